@@ -1,0 +1,355 @@
+"""The one compiled kernel: the slot loop of MODEL section 1, O(1) per request.
+
+Every active request grows by one token a slot, so usage moves by the number of active requests
+and nothing loops over them. Completions are known at activation and wait in a calendar ring.
+Read `advance` top to bottom: it is one slot, event by event, in the order of the specification.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from mcflow.engine.state import (
+    ACTIVE,
+    ACTIVE_NOW,
+    ACTIVE_SUM,
+    ARRIVED,
+    BLOCKED,
+    CALENDAR,
+    COMPLETED,
+    COMPLETED_RUN,
+    CURSOR,
+    DONE,
+    DONE_TOKENS,
+    EVICTIONS,
+    FINE,
+    FREE,
+    LATENCY_COUNT,
+    LATENCY_SUM,
+    LINE,
+    LINEAR,
+    LIVELOCK,
+    OVERFLOWS,
+    PEAK_DEMAND,
+    PEAK_USAGE,
+    REFUSED,
+    REJECTED,
+    RUNNING,
+    SLOTS,
+    STUCK,
+    TOKENS,
+    USAGE,
+    USAGE_SUM,
+    VERDICT,
+    WAITING,
+    WAITING_NOW,
+    WAITING_SUM,
+    WASTED,
+)
+from mcflow.policies.contract import ADMIT, NONE, STOP, admit, begin, fits
+from mcflow.policies.victims import victim
+
+U32 = np.uint32
+
+
+@njit(inline="always")
+def held(tokens, block):  # type: ignore[no-untyped-def]
+    """Cache taken by ``tokens`` tokens in blocks of ``block`` (None: single tokens)."""
+    if block is None:
+        return tokens
+    else:  # noqa: RET505  (Numba prunes the dead branch only in this form)
+        return (tokens + block - 1) // block * block
+
+
+@njit(cache=True, nogil=True)
+def latency_bin(latency):  # type: ignore[no-untyped-def]
+    """Histogram bin of a latency beyond the linear range (see `state.latency_edges`)."""
+    octave = 0
+    while (latency >> (LINEAR + octave + 1)) > 0:
+        octave += 1
+    step = (latency >> (LINEAR - FINE + octave)) - (1 << FINE)
+    return (1 << LINEAR) + (octave << FINE) + step
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def advance(  # type: ignore[no-untyped-def]  # noqa: C901
+    pol, vic, block, pool, state, draws, counts, prompts, outputs, cells, record, usage,
+    t0, M, reject_above, buckets, ring, last_arrival, warm, patience, endless, recompute,
+):  # fmt: skip
+    """Execute slots ``t0 .. t0 + len(counts) - 1``, or fewer when a verdict ends the run.
+
+    Parameters
+    ----------
+    pol, vic : NamedTuple
+        Policy state and victim rule; their types choose the hooks.
+    block : None or int
+        Tokens a memory block (None: 1).
+    pool, state, record : Pool, State, Record
+        Updated in place.
+    draws : ndarray of int32, shape (slots, width)
+        The policy's draws.
+    counts : ndarray of int32, shape (slots,)
+        Arrivals in each slot; with ``endless``, the supply on offer.
+    prompts, outputs, cells : ndarray of int32, shape (>= arrivals,)
+        Lengths (tokens) and cell of the next requests, read from ``state.live[CURSOR]``.
+    usage : ndarray of int64, shape (slots, 5) or (0, 5)
+        Trajectory to fill, see `USAGE_COLUMNS`.
+    t0, M, reject_above, buckets, ring, last_arrival, warm, patience : int
+        First slot; capacity; largest peak that is accepted; waiting lines; calendar size (a
+        power of two); last slot with an arrival; first slot whose arrivals count in latencies;
+        slots without a completion before `livelock`.
+    endless, recompute : bool
+        Top the queue up to the supply; keep generated tokens on eviction.
+
+    Returns
+    -------
+    int
+        Number of slots executed.
+    """
+    nxt, prv, cnx, cpr = pool.nxt, pool.prv, pool.cnx, pool.cpr
+    live, tally, latency_histogram = state.live, state.tally, state.latency
+    free = U32(live[FREE])
+    n = live[ACTIVE]
+    U = live[USAGE]
+    waiting = live[WAITING]
+    cursor = live[CURSOR]
+    arrived = live[ARRIVED]
+    stuck = live[STUCK]
+    mask = ring - 1
+    recording = len(record.status) > 0
+    keep_usage = len(usage) > 0
+    verdict = RUNNING
+    overflows = evictions = completed = rejected = tokens = wasted = done_tokens = 0
+    usage_sum = waiting_sum = active_sum = latency_sum = latency_count = 0
+    square = 0.0
+    peak_usage = state.peak[PEAK_USAGE]
+    peak_demand = state.peak[PEAK_DEMAND]
+    executed = len(counts)
+
+    for i in range(len(counts)):
+        t = t0 + i
+        if t > last_arrival and n == 0 and waiting == 0:
+            verdict = COMPLETED_RUN
+            executed = i
+            break
+
+        # 1. Arrivals join the back of their line.
+        fresh = np.int64(counts[i])
+        if endless:
+            fresh = max(fresh - waiting, 0)
+        for _ in range(fresh):
+            at = np.uint64(cursor)
+            cursor += 1
+            peak = np.int64(prompts[at]) + np.int64(outputs[at])
+            ident = arrived
+            arrived += 1
+            if held(peak, block) > reject_above:
+                rejected += 1
+                if recording:
+                    record.status[ident] = REFUSED
+                continue
+            p = free
+            free = nxt[p]
+            pool.prompt[p] = prompts[at]
+            pool.output[p] = outputs[at]
+            pool.arrived[p] = U32(t)
+            line = U32(LINE)
+            if buckets > 1:
+                line = U32(LINE + cells[at])
+                pool.bucket[p] = line
+            if recompute:
+                pool.kept[p] = U32(0)
+            if recording:
+                pool.ident[p] = U32(ident)
+                record.status[ident] = WAITING_NOW
+            back = prv[line]
+            nxt[back] = p
+            prv[p] = back
+            nxt[p] = line
+            prv[line] = p
+            waiting += 1
+
+        # Every request that is still active takes room for this slot's token.
+        if block is None:
+            U += n
+        else:
+            U += block * state.crossing[t % block]
+
+        # 2. Admission: the admitted head of a line is spliced onto the active list.
+        begin(pol, t, draws, i)
+        if waiting > 0:
+            for k in range(buckets):
+                line = U32(LINE + k)
+                head = nxt[line]
+                p = head
+                answer = ADMIT
+                while p != line:
+                    l = np.int64(pool.prompt[p])  # noqa: E741
+                    o = np.int64(pool.output[p])
+                    need = held(l + 1, block)
+                    answer = admit(pol, t, k, l, o, need, U, n, M)
+                    if answer != ADMIT:
+                        break
+                    slot = U32(CALENDAR + ((t + o - 1) & mask))
+                    other = cnx[slot]
+                    cnx[p] = other
+                    cpr[p] = slot
+                    cpr[other] = p
+                    cnx[slot] = p
+                    pool.activated[p] = U32(t)
+                    U += need
+                    n += 1
+                    waiting -= 1
+                    if block is not None:
+                        state.crossing[(t - l) % block] += 1
+                    if recording:
+                        record.activated[pool.ident[p]] = t
+                        record.status[pool.ident[p]] = ACTIVE_NOW
+                    p = nxt[p]
+                if p != head:
+                    last = prv[p]
+                    tail = prv[U32(0)]
+                    nxt[tail] = head
+                    prv[head] = tail
+                    nxt[last] = U32(0)
+                    prv[U32(0)] = last
+                    nxt[line] = p
+                    prv[p] = line
+                if answer == STOP:
+                    break
+            if n == 0:
+                # Nothing runs although somebody waits: for ever, if no head could ever start.
+                blocked = True
+                for k in range(buckets):
+                    p = nxt[U32(LINE + k)]
+                    if p != U32(LINE + k):
+                        l = np.int64(pool.prompt[p])  # noqa: E741
+                        if fits(pol, l, held(l + 1, block), M):
+                            blocked = False
+                            break
+                if blocked:
+                    verdict = BLOCKED
+                    executed = i
+                    break
+
+        # 3.-4. Usage, overflow, eviction.
+        demand = U
+        peak_demand = max(peak_demand, demand)
+        gone = 0
+        if U > M:
+            overflows += 1
+            p = U32(victim(vic, U, M, n, prv[U32(0)]))
+            while p != U32(NONE):
+                l = np.int64(pool.prompt[p])  # noqa: E741
+                g = np.int64(U32(U32(t) - pool.activated[p]))
+                U -= held(l + g + 1, block)
+                n -= 1
+                waiting += 1
+                gone += 1
+                if block is not None:
+                    state.crossing[(t - g - l) % block] -= 1
+                before, after = prv[p], nxt[p]
+                nxt[before] = after
+                prv[after] = before
+                before, after = cpr[p], cnx[p]
+                cnx[before] = after
+                cpr[after] = before
+                if recompute:
+                    pool.prompt[p] += U32(g)
+                    pool.output[p] -= U32(g)
+                    pool.kept[p] += U32(g)
+                else:
+                    wasted += g
+                # Latest activations leave first, so the front of the line keeps (arrival, id).
+                line = pool.bucket[p] if buckets > 1 else U32(LINE)
+                front = nxt[line]
+                nxt[p] = front
+                prv[p] = line
+                prv[front] = p
+                nxt[line] = p
+                if recording:
+                    record.evictions[pool.ident[p]] += 1
+                    record.status[pool.ident[p]] = WAITING_NOW
+                p = U32(victim(vic, U, M, n, prv[U32(0)]))
+            evictions += gone
+
+        tokens += n
+        usage_sum += U
+        square += float(U) * float(U)
+        peak_usage = max(peak_usage, U)
+        waiting_sum += waiting
+        active_sum += n
+        if keep_usage:
+            usage[i, 0] = demand
+            usage[i, 1] = U
+            usage[i, 2] = n
+            usage[i, 3] = waiting
+            usage[i, 4] = gone
+
+        # 5. Decode: those who make their last token leave at the end of the slot.
+        stuck += 1
+        slot = U32(CALENDAR + (t & mask))
+        p = cnx[slot]
+        if p != slot:
+            since = t + 1 - warm
+            while p != slot:
+                l = np.int64(pool.prompt[p])  # noqa: E741
+                o = np.int64(pool.output[p])
+                U -= held(l + o, block)
+                n -= 1
+                completed += 1
+                done_tokens += o
+                if recompute:
+                    done_tokens += np.int64(pool.kept[p])
+                if block is not None:
+                    state.crossing[(t + 1 - o - l) % block] -= 1
+                before, after = prv[p], nxt[p]
+                nxt[before] = after
+                prv[after] = before
+                latency = np.int64(U32(U32(t + 1) - pool.arrived[p]))
+                if latency <= since:
+                    latency_sum += latency
+                    latency_count += 1
+                    latency_histogram[latency if latency < (1 << LINEAR) else latency_bin(latency)] += 1
+                if recording:
+                    record.completed[pool.ident[p]] = t + 1
+                    record.status[pool.ident[p]] = DONE
+                nxt[p] = free
+                free = p
+                p = cnx[p]
+            cnx[slot] = slot
+            cpr[slot] = slot
+            stuck = 0
+        elif n == 0 and gone == 0:
+            stuck = 0
+        if stuck > patience and gone > 0:
+            verdict = LIVELOCK
+            executed = i + 1
+            break
+
+    live[FREE] = free
+    live[ACTIVE] = n
+    live[USAGE] = U
+    live[WAITING] = waiting
+    live[CURSOR] = cursor
+    live[ARRIVED] = arrived
+    live[STUCK] = stuck
+    live[VERDICT] = verdict
+    state.peak[PEAK_USAGE] = peak_usage
+    state.peak[PEAK_DEMAND] = peak_demand
+    state.square[0] += square
+    tally[SLOTS] += executed
+    tally[OVERFLOWS] += overflows
+    tally[EVICTIONS] += evictions
+    tally[COMPLETED] += completed
+    tally[REJECTED] += rejected
+    tally[TOKENS] += tokens
+    tally[WASTED] += wasted
+    tally[DONE_TOKENS] += done_tokens
+    tally[USAGE_SUM] += usage_sum
+    tally[WAITING_SUM] += waiting_sum
+    tally[ACTIVE_SUM] += active_sum
+    tally[LATENCY_SUM] += latency_sum
+    tally[LATENCY_COUNT] += latency_count
+    return executed

@@ -1,0 +1,235 @@
+"""Drives the kernel block by block: draws, room in the pool, warm-up, batches, idle jumps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+import numpy as np
+
+from mcflow.engine import kernel
+from mcflow.engine.state import (
+    ACTIVE,
+    COMPLETED_RUN,
+    FREE,
+    HORIZON,
+    SLOTS,
+    TALLY,
+    USAGE_COLUMNS,
+    VERDICT,
+    WAITING,
+    Record,
+    grow_pool,
+    new_pool,
+    new_record,
+    new_state,
+)
+from mcflow.policies.contract import Policy, PolicyParams, Setting
+from mcflow.policies.victims import VICTIMS
+from mcflow.workload.source import NEVER, EndlessSource, Source
+
+#: Slots a kernel call at most and at least; short runs take short blocks to have enough batches.
+BLOCK, SMALLEST_BLOCK = 4096, 64
+
+#: Batches kept of a run; when twice as many have come, neighbours are added up.
+BATCHES = 128
+
+
+
+@dataclass(frozen=True)
+class System:
+    """The worker: cache and rules that are not the policy's own.
+
+    Attributes
+    ----------
+    capacity : int
+        M, tokens.
+    block_size : int
+        Tokens a memory block.
+    victims : str
+        Victim rule, see `mcflow.policies.victims`.
+    recompute : bool
+        Whether an evicted request keeps its tokens.
+    """
+
+    capacity: int
+    block_size: int = 1
+    victims: str = "lifo"
+    recompute: bool = False
+
+
+@dataclass
+class Run:
+    """What a run leaves behind.
+
+    Attributes
+    ----------
+    tally : ndarray of int64, shape (TALLY,)
+        Sums over the measured window (after the warm-up).
+    whole : ndarray of int64, shape (TALLY,)
+        Sums over the whole run, warm-up included (the census).
+    batches : ndarray of int64, shape (batches, TALLY)
+        Sums over consecutive stretches of the measured window.
+    usage : ndarray of int64, shape (slots, 5)
+        Trajectory, empty unless asked for.
+    """
+
+    verdict: int
+    tally: np.ndarray
+    whole: np.ndarray
+    batches: np.ndarray
+    peak: np.ndarray
+    square: float
+    latency: np.ndarray
+    active: int
+    waiting: int
+    arrived: int
+    record: Record
+    usage: np.ndarray
+
+
+@dataclass
+class Batches:
+    """Sums over equal stretches of slots, never more than ``2 * BATCHES`` of them."""
+
+    rows: list[np.ndarray] = field(default_factory=list)
+    blocks: int = 1  # kernel blocks a batch
+    open: int = 0  # blocks in the last row
+
+    def add(self, block: np.ndarray) -> None:
+        """Append one block's tallies."""
+        if self.open == 0:
+            self.rows.append(np.zeros(TALLY, np.int64))
+        self.rows[-1] += block
+        self.open = (self.open + 1) % self.blocks
+        if self.open == 0 and len(self.rows) == 2 * BATCHES:
+            self.rows = [a + b for a, b in zip(self.rows[::2], self.rows[1::2], strict=True)]
+            self.blocks *= 2
+
+
+def _power_of_two(least: int) -> int:
+    return 1 << max(0, (least - 1).bit_length())
+
+
+def run(
+    policy: Policy,
+    params: PolicyParams,
+    setting: Setting,
+    system: System,
+    source: Source,
+    policy_bits: np.random.PCG64DXSM,
+    *,
+    slots: int | None,
+    warmup: int = 0,
+    recorded: int = 0,
+    keep_usage: bool = False,
+    patience: int | None = None,
+    block: int | None = None,
+) -> Run:
+    """Simulate one replication.
+
+    Parameters
+    ----------
+    slots : int or None
+        Horizon; None runs until nothing is left (traces only).
+    warmup : int
+        Slots before the measured window.
+    recorded : int
+        Keep a record of each request, with room for this many to begin with (0: none).
+    keep_usage : bool
+        Keep the usage of every slot.
+    patience : int, optional
+        Busy slots without a completion after which evictions mean `livelock`; by default
+        100 times the longest output, at least 10,000.
+    block : int, optional
+        Slots a kernel call. Results do not depend on it, except the grain of `Run.batches`.
+    """
+    horizon = NEVER if slots is None else slots
+    if block is None:
+        block = min(BLOCK, max(SMALLEST_BLOCK, _power_of_two(horizon // BATCHES)))
+    if patience is None:
+        patience = max(10_000, 100 * source.max_output)
+    buckets = setting.classes if policy.buckets == "class" and setting.classes else 1
+    ring = _power_of_two(source.max_output)
+    pool, first = new_pool(buckets, ring, 1024)
+    state = new_state(system.block_size)
+    live = state.live
+    live[FREE] = first
+    space = 1024
+    record = new_record(recorded)
+    whole = np.zeros(TALLY, np.int64)
+    batches = Batches()
+    trajectory: list[np.ndarray] = []
+    pol = policy.build(params, setting)
+    vic = VICTIMS[system.victims]
+    random = policy.random(params)
+    endless = isinstance(source, EndlessSource)
+    # Without evictions nothing is impossible, only late: every request is let in (MODEL section 3).
+    reject_above = NEVER if system.victims == "none" else system.capacity
+    empty_usage = np.zeros((0, len(USAGE_COLUMNS)), np.int64)
+    no_words = np.zeros(0, np.uint64)
+    t = 0
+    verdict = HORIZON
+
+    while t < horizon:
+        if t and not live[ACTIVE] and not live[WAITING] and not keep_usage:
+            # An idle worker: nothing happens until the next arrival, so only count the slots.
+            jump = min(source.next_arrival(t), horizon) - t
+            if jump > block and source.last_arrival >= t:
+                if random:
+                    policy_bits.advance(jump)
+                jump = min(jump, warmup - t) if t < warmup else jump
+                state.tally[SLOTS] += jump
+                t += jump
+                continue
+        count = min(block, horizon - t, warmup - t if t < warmup else horizon)
+        words = policy_bits.random_raw(count) if random else no_words
+        draws = policy.draw(params, t, count, words)
+        counts = policy.supply(params, draws) if endless else source.counts(t, count)
+        need = int(counts.sum())
+        if need > space - live[ACTIVE] - live[WAITING]:
+            extra = max(space, need)
+            pool = grow_pool(pool, live, extra)
+            space += extra
+        if recorded and live[kernel.ARRIVED] + need > len(record.status):
+            more = new_record(max(len(record.status), need))
+            record = Record(*(np.concatenate(pair) for pair in zip(record, more, strict=True)))
+        prompts, outputs, cells = source.lengths(need, live)
+        usage = np.zeros((count, len(USAGE_COLUMNS)), np.int64) if keep_usage else empty_usage
+        before = state.tally.copy()
+        executed = kernel.advance(
+            pol, vic, None if system.block_size == 1 else system.block_size, pool, state, draws, counts,
+            prompts, outputs, cells, record, usage, t, system.capacity, reject_above, buckets, ring,
+            source.last_arrival, warmup, patience, endless, system.recompute,
+        )  # fmt: skip
+        t += int(executed)
+        if keep_usage:
+            trajectory.append(usage[:executed])
+        batches.add(state.tally - before)
+        if t == warmup and warmup and horizon > warmup:
+            whole += state.tally
+            batches = Batches()
+            state.tally[:] = 0
+            state.peak[:] = 0
+            state.square[0] = 0.0
+        if live[VERDICT]:
+            verdict = int(live[VERDICT])
+            break
+    if verdict == HORIZON and t > source.last_arrival and not live[ACTIVE] and not live[WAITING]:
+        verdict = COMPLETED_RUN
+    return Run(
+        verdict=verdict,
+        tally=state.tally,
+        whole=whole + state.tally,
+        batches=np.array(batches.rows, dtype=np.int64).reshape(-1, TALLY),
+        peak=state.peak,
+        square=float(state.square[0]),
+        latency=state.latency,
+        active=int(live[ACTIVE]),
+        waiting=int(live[WAITING]),
+        arrived=int(live[kernel.ARRIVED]),
+        record=record,
+        usage=np.concatenate(trajectory) if trajectory else empty_usage,
+    )
+
+

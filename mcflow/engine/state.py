@@ -1,0 +1,132 @@
+"""The engine's memory: request pool, counters and tallies, all plain NumPy arrays.
+
+A request occupies one node of the pool from arrival to completion. Nodes are chained through
+circular lists with sentinels, so that unlinking has no branch:
+
+- ``nxt``/``prv``: the active set in activation order (sentinel 0) *or* a waiting line
+  (sentinels ``LINE + k``, one a bucket) *or*, forward only, the free nodes (from FREE);
+- ``cnx``/``cpr``: the calendar, the active requests by the slot they complete in
+  (sentinels ``CALENDAR + slot % ring``).
+
+Sentinels come first and requests after them, so that the pool can grow between blocks.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+LINE = 1
+CALENDAR = 0
+
+# Live counters (`State.live`, int64).
+(FREE, ACTIVE, USAGE, WAITING, CURSOR, ARRIVED, STUCK, VERDICT, LIVE) = range(9)
+
+# Tallies of a stretch of slots (`State.tally`, int64); all sums over slots or over events.
+(
+    SLOTS, OVERFLOWS, EVICTIONS, COMPLETED, REJECTED, TOKENS, WASTED, DONE_TOKENS, USAGE_SUM,
+    WAITING_SUM, ACTIVE_SUM, LATENCY_SUM, LATENCY_COUNT, TALLY,
+) = range(14)  # fmt: skip
+
+# Peaks (`State.peak`, int64).
+PEAK_USAGE, PEAK_DEMAND, PEAK = range(3)
+
+# Columns of the usage trajectory.
+USAGE_COLUMNS = ("demand", "usage", "active", "waiting", "evicted")
+
+RUNNING, COMPLETED_RUN, HORIZON, LIVELOCK, BLOCKED = range(5)
+VERDICTS = ("running", "completed", "horizon", "livelock", "blocked")
+
+# Status of one recorded request.
+WAITING_NOW, ACTIVE_NOW, DONE, REFUSED = range(4)
+STATUSES = ("waiting", "active", "completed", "rejected")
+
+# Latency histogram: exact below 2^LINEAR slots, then 2^FINE bins an octave (0.1 % wide).
+LINEAR, FINE, OCTAVES = 15, 10, 25
+LATENCY_BINS = (1 << LINEAR) + (OCTAVES << FINE)
+
+
+class Pool(NamedTuple):
+    """Requests in the system, structure of arrays; 32 bits a field because width is time."""
+
+    nxt: np.ndarray
+    prv: np.ndarray
+    cnx: np.ndarray
+    cpr: np.ndarray
+    prompt: np.ndarray
+    output: np.ndarray
+    arrived: np.ndarray
+    activated: np.ndarray
+    ident: np.ndarray
+    kept: np.ndarray  #: tokens of earlier tries that `recompute` keeps
+    bucket: np.ndarray
+
+
+class Record(NamedTuple):
+    """Per-request record, indexed by arrival number; empty arrays where none is kept."""
+
+    activated: np.ndarray
+    completed: np.ndarray
+    evictions: np.ndarray
+    status: np.ndarray
+
+
+class State(NamedTuple):
+    """Everything that lives across blocks."""
+
+    live: np.ndarray
+    tally: np.ndarray
+    peak: np.ndarray
+    square: np.ndarray  #: sum of squared usage, float64 (1,)
+    latency: np.ndarray
+    crossing: np.ndarray  #: active requests by the phase in which they need a new block
+
+
+def new_pool(buckets: int, ring: int, capacity: int) -> tuple[Pool, int]:
+    """Return an empty pool for ``capacity`` requests, and the number of its first node."""
+    first = max(LINE + buckets, CALENDAR + ring)
+    size = first + capacity
+    fields = [np.zeros(size, np.uint32) for _ in Pool._fields]
+    pool = Pool(*fields)
+    sentinels = np.arange(first, dtype=np.uint32)
+    for field in (pool.nxt, pool.prv, pool.cnx, pool.cpr):
+        field[:first] = sentinels
+    pool.nxt[first : size - 1] = np.arange(first + 1, size, dtype=np.uint32)
+    return pool, first
+
+
+def grow_pool(pool: Pool, live: np.ndarray, extra: int) -> Pool:
+    """Return the pool with ``extra`` more free nodes (chained in front of the free list)."""
+    old = len(pool.nxt)
+    grown = Pool(*(np.concatenate([field, np.zeros(extra, np.uint32)]) for field in pool))
+    grown.nxt[old : old + extra - 1] = np.arange(old + 1, old + extra, dtype=np.uint32)
+    grown.nxt[old + extra - 1] = live[FREE]
+    live[FREE] = old
+    return grown
+
+
+def new_record(count: int) -> Record:
+    """Return a record for ``count`` requests (0: keep none)."""
+    return Record(
+        np.full(count, -1, np.int64), np.full(count, -1, np.int64), np.zeros(count, np.int32), np.full(count, -1, np.int8)
+    )
+
+
+def new_state(block_size: int) -> State:
+    """Return zeroed counters."""
+    return State(
+        np.zeros(LIVE, np.int64),
+        np.zeros(TALLY, np.int64),
+        np.zeros(PEAK, np.int64),
+        np.zeros(1, np.float64),
+        np.zeros(LATENCY_BINS, np.int64),
+        np.zeros(block_size, np.int64),
+    )
+
+
+def latency_edges() -> np.ndarray:
+    """Lowest latency (slots) of each histogram bin, int64 (LATENCY_BINS,)."""
+    linear = np.arange(1 << LINEAR)
+    octave, step = np.divmod(np.arange(OCTAVES << FINE), 1 << FINE)
+    return np.concatenate([linear, ((1 << FINE) + step) << (LINEAR - FINE + octave)])

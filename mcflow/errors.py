@@ -1,0 +1,28 @@
+"""The two ways a command ends badly: the user's mistake and a failed run."""
+
+from __future__ import annotations
+
+
+class InputError(ValueError):
+    """A user's mistake, told in one line: place, what is wrong, cure. The CLI exits with 2.
+
+    Parameters
+    ----------
+    message : str
+        What is wrong and what would be right, without a trailing full stop.
+    where : str, optional
+        File and place, such as ``experiments/x.yaml:12:8: axes.lambda[2]``.
+    """
+
+    def __init__(self, message: str, *, where: str | None = None) -> None:
+        self.message = " ".join(message.split())
+        self.where = where
+        super().__init__(f"{where}: {self.message}" if where else self.message)
+
+    def at(self, where: str) -> InputError:
+        """Return the same mistake placed inside ``where`` (a file or an outer key)."""
+        return InputError(self.message, where=f"{where}: {self.where}" if self.where else where)
+
+
+class RunError(RuntimeError):
+    """A run that could not finish through no fault of its input. The CLI exits with 1."""

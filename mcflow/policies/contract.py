@@ -1,0 +1,206 @@
+"""What a policy is: a NamedTuple of typed state whose plain functions are the hooks.
+
+The one kernel (`mcflow.engine.kernel`) calls the hooks below; Numba picks the policy's own by
+the *type* of its state at compile time, so they are inlined and the kernel stays cacheable
+(docs/decisions.md has the measurement). A policy is one file:
+
+>>> class Params(PolicyParams):
+...     n: PositiveInt
+>>> @policy("max-active", params=Params, knows="nothing", rule="FCFS while fewer than n are active")
+... class MaxActive(NamedTuple):
+...     n: int
+...     def admit(pol, t, k, l, o, need, U, n, M):
+...         return ADMIT if n < pol.n else STOP
+
+Hooks (all plain functions of numbers and the policy's own arrays; argument names are fixed):
+
+``begin(pol, t, draws, i)``
+    Start of slot t, before admission. ``draws[i]`` holds what `draw` prepared for the slot.
+``admit(pol, t, k, l, o, need, U, n, M)``
+    May the head of bucket k start? ADMIT, STOP (no more in this slot) or SKIP (on to the next
+    bucket). ``l``, ``o``: its prompt and output tokens (a policy must not look at what it does
+    not know); ``need``: cache it takes in this slot; ``U``: usage of this slot so far; ``n``:
+    active requests; ``M``: capacity.
+``fits(pol, l, need, M)``
+    Could it ever start, in an empty system? Only for the verdict ``blocked``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+from numba import types
+from numba.extending import overload
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
+
+from mcflow.errors import InputError
+from mcflow.exact import exact, number
+
+ADMIT, STOP, SKIP = 0, 1, 2
+NONE = 0  # no (further) victim
+
+
+def _positive(value: Fraction) -> Fraction:
+    if value <= 0:
+        raise ValueError(f"must be > 0, got {number(value)}")
+    return value
+
+
+#: A decimal taken as the user wrote it.
+ExactNumber = Annotated[Fraction, BeforeValidator(exact)]
+PositiveExact = Annotated[ExactNumber, AfterValidator(_positive)]
+
+
+class PolicyParams(BaseModel):
+    """Base of a policy's parameters: strict, no unknown keys, frozen."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+    @property
+    def summary(self) -> str:
+        """Parameters as ``b=12`` for labels."""
+        parts = []
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if value != type(self).model_fields[name].default:
+                parts.append(f"{name}={_text(value)}")
+        return " ".join(parts)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return ",".join(_text(item) for item in value)
+    return f"{float(value):.6g}" if isinstance(value, Fraction) else str(value)
+
+
+class Setting(NamedTuple):
+    """What a policy may know when it is built: the system and the classes, never the future."""
+
+    capacity: int
+    classes: int | None  #: number of distinct (l, o) pairs, None where there are no classes
+    names: tuple[str, ...] = ()  #: their (l,o), for messages
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A registered policy: what `mcflow policies` prints and what builds its state."""
+
+    name: str
+    rule: str
+    knows: str
+    victims: str
+    params: type[PolicyParams]
+    state: Any
+    buckets: str
+
+    def build(self, params: PolicyParams, setting: Setting) -> Any:
+        """Return the typed state. A policy without ``build`` takes its fields from the parameters."""
+        if hasattr(self.state, "build"):
+            return self.state.build(params, setting)
+        return self.state(**{field: getattr(params, field) for field in self.state._fields})
+
+    def draw(self, params: PolicyParams, first: int, count: int, raw: np.ndarray) -> np.ndarray:
+        """What the policy draws for slots ``first ...``: int32 (count, width); width 0 for most."""
+        if hasattr(self.state, "draw"):
+            drawn: np.ndarray = self.state.draw(params, first, count, raw)
+            return drawn
+        return np.zeros((count, 0), np.int32)
+
+    def random(self, params: PolicyParams) -> bool:
+        """Whether `draw` uses its random words."""
+        return bool(self.state.random(params)) if hasattr(self.state, "random") else False
+
+    def supply(self, params: PolicyParams, draws: np.ndarray) -> np.ndarray:
+        """How many fresh requests an endless supply has to offer in each slot, int32 (count,)."""
+        if not hasattr(self.state, "supply"):
+            raise InputError(f"policy {self.name} has no activation budget, so supply: endless is undefined for it")
+        offered: np.ndarray = self.state.supply(params, draws)
+        return offered
+
+
+POLICIES: dict[str, Policy] = {}
+_STATES: dict[str, Any] = {}
+
+
+def policy(
+    name: str,
+    *,
+    params: type[PolicyParams],
+    knows: str,
+    rule: str,
+    victims: str = "lifo",
+    buckets: str = "one",
+) -> Callable[[type], type]:
+    """Register a NamedTuple class as the policy ``name``.
+
+    Parameters
+    ----------
+    name : str
+        Name in YAML and on the command line.
+    params : type of PolicyParams
+        Its parameters.
+    knows : str
+        What it knows of o: nothing, class, interval, prediction or truth.
+    rule : str
+        The admission rule in one line.
+    victims : str
+        Default victim rule.
+    buckets : {"one", "class"}
+        One waiting line in order of (arrival, id), or one a class.
+
+    Raises
+    ------
+    TypeError
+        If another class of the same name holds a policy: to Numba, NamedTuples of one name and
+        one set of fields are one type, and the wrong policy would run without an error.
+    """
+
+    def register(state: type) -> type:
+        known = _STATES.get(state.__name__)
+        if known is not None and known is not state:
+            raise TypeError(f"a policy class named {state.__name__} exists in {known.__module__}; choose another name")
+        if name in POLICIES and POLICIES[name].state is not state:
+            raise TypeError(f"a policy named {name!r} exists already")
+        _STATES[state.__name__] = state
+        POLICIES[name] = Policy(name, rule, knows, victims, params, state, buckets)
+        return state
+
+    return register
+
+
+def begin(pol, t, draws, i):  # type: ignore[no-untyped-def]
+    """Kernel-side name of the hook ``begin``."""
+
+
+def admit(pol, t, k, l, o, need, U, n, M):  # type: ignore[no-untyped-def]  # noqa: E741
+    """Kernel-side name of the hook ``admit``."""
+
+
+def fits(pol, l, need, M):  # type: ignore[no-untyped-def]  # noqa: E741
+    """Kernel-side name of the hook ``fits``."""
+
+
+def _hook(state_type: types.Type, name: str, default: Callable[..., Any] | None = None) -> Any:
+    """The function ``name`` of the policy's class, or a default."""
+    if not isinstance(state_type, types.BaseNamedTuple):
+        return None
+    return getattr(state_type.instance_class, name, default)
+
+
+@overload(begin)
+def _begin(pol, t, draws, i):  # type: ignore[no-untyped-def]
+    return _hook(pol, "begin", lambda pol, t, draws, i: None)
+
+
+@overload(admit)
+def _admit(pol, t, k, l, o, need, U, n, M):  # type: ignore[no-untyped-def]  # noqa: E741
+    return _hook(pol, "admit")
+
+
+@overload(fits)
+def _fits(pol, l, need, M):  # type: ignore[no-untyped-def]  # noqa: E741
+    return _hook(pol, "fits", lambda pol, l, need, M: True)  # noqa: E741

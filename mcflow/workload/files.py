@@ -1,0 +1,71 @@
+"""Joint length histograms: read a CSV of cells, or one that ships with the package."""
+
+from __future__ import annotations
+
+import difflib
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+
+from mcflow.errors import InputError
+from mcflow.workload.lengths import LengthLaw
+
+COLUMNS = ["prompt_min", "prompt_max", "output_min", "output_max", "count"]
+
+
+def read_histogram(path: str | Path, name: str | None = None) -> LengthLaw:
+    """Read ``prompt_min,prompt_max,output_min,output_max,count`` (closed ranges, tokens).
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or a row is not five whole numbers that make a cell.
+    """
+    import pandas as pd
+
+    where = name or str(path)
+    try:
+        table = pd.read_csv(path, comment="#", skipinitialspace=True)
+    except FileNotFoundError:
+        raise InputError("no such file", where=where) from None
+    except (OSError, ValueError, UnicodeDecodeError) as error:
+        raise InputError(f"not a readable CSV: {str(error).splitlines()[0]}", where=where) from None
+    if list(table.columns) != COLUMNS:
+        found = ", ".join(map(str, table.columns[:8]))
+        raise InputError(f"found columns {found}; a length histogram has {', '.join(COLUMNS)}", where=where)
+    for column in COLUMNS:
+        numbers = pd.to_numeric(table[column], errors="coerce")
+        bad = np.flatnonzero(~(np.isfinite(numbers) & (numbers == np.floor(numbers)) & (numbers >= 0)))
+        if len(bad):
+            raise InputError(
+                f"must be a whole number >= 0, got {table[column].iloc[bad[0]]!r}", where=f"{where}: row {bad[0] + 1}, {column}"
+            )
+    columns = [np.ascontiguousarray(table[column], dtype=np.int64) for column in COLUMNS]
+    try:
+        return LengthLaw(*columns, source=Path(where).stem)
+    except InputError as error:
+        raise error.at(where) from None
+
+
+def shipped() -> list[str]:
+    """Names of the histograms in the package (docs/data.md says where each comes from)."""
+    folder = resources.files("mcflow") / "data"
+    return sorted(item.name.removesuffix(".csv") for item in folder.iterdir() if item.name.endswith(".csv"))
+
+
+def shipped_histogram(name: str) -> LengthLaw:
+    """Return the histogram ``name`` that ships with the package.
+
+    Raises
+    ------
+    InputError
+        If there is none of that name.
+    """
+    names = shipped()
+    if name not in names:
+        near = difflib.get_close_matches(name, names, 1)
+        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}"
+        raise InputError(f"no histogram {name!r} ships with mcflow; {hint}")
+    with resources.as_file(resources.files("mcflow") / "data" / f"{name}.csv") as path:
+        return read_histogram(path, f"{name}.csv")

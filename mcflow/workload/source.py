@@ -1,0 +1,141 @@
+"""Where requests come from, as blocks of arrays for the kernel: drawn, endless or a trace."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from mcflow.engine.state import CURSOR
+from mcflow.streams import stream
+from mcflow.workload.lengths import LengthLaw
+from mcflow.workload.sampling import SMALL, alias_table, fill_cells, fill_small, poisson_table, sample_counts
+
+NEVER = 2**62
+
+Lengths = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+class Source(Protocol):
+    """Arrivals and lengths of one run.
+
+    ``last_arrival`` is the last slot with an arrival (`NEVER` for endless workloads),
+    ``max_output`` the longest output in tokens.
+    """
+
+    last_arrival: int
+    max_output: int
+
+    def counts(self, first: int, count: int) -> np.ndarray:
+        """Arrivals of slots ``first ...``: int32 (count,)."""
+
+    def lengths(self, need: int, live: np.ndarray) -> Lengths:
+        """Prompts, outputs and cells with at least ``need`` requests from ``live[CURSOR]`` on."""
+
+    def next_arrival(self, slot: int) -> int:
+        """First slot >= ``slot`` in which something may arrive."""
+
+
+class LengthStream:
+    """Lengths drawn from a law, in the order of arrival, in whatever portions are asked for."""
+
+    def __init__(self, law: LengthLaw, seed: int, key: str, replication: int) -> None:
+        self._bits = stream(seed, key, replication, "lengths")
+        self._small = law.points and len(law.weight) <= SMALL
+        keep, other = alias_table(law.probability.copy())
+        self._tables: tuple[Any, ...]
+        if self._small:
+            threshold = np.minimum(np.ceil(keep * 2.0**32), 2.0**32).astype(np.uint64)
+            self._tables = (
+                threshold,
+                other.astype(np.int64),
+                law.prompt_min.astype(np.int32),
+                law.output_min.astype(np.int32),
+            )
+        else:
+            corner = np.stack([law.prompt_min, law.output_min])
+            width = np.stack([law.prompt_max, law.output_max]) - corner + 1
+            self._tables = (keep, other, corner, width)
+        self._arrays = tuple(np.empty(0, np.int32) for _ in range(3))
+
+    def lengths(self, need: int, live: np.ndarray) -> Lengths:
+        """See `Source.lengths`; what has been read is dropped and fresh draws are appended."""
+        at = int(live[CURSOR])
+        left = len(self._arrays[0]) - at
+        fresh = max(need - left, 0)
+        fresh += fresh % 2
+        # Exactly as many as needed: where a draw stands in its stream must not depend on blocks.
+        arrays = tuple(np.empty(left + fresh, np.int32) for _ in range(3))
+        for new, old in zip(arrays, self._arrays, strict=True):
+            new[:left] = old[at:]
+        if fresh:
+            words = fresh // 2 if self._small else 2 * fresh
+            fill = fill_small if self._small else fill_cells
+            fill(self._bits.random_raw(words), *self._tables, *arrays, left)
+        self._arrays = arrays
+        live[CURSOR] = 0
+        return arrays[0], arrays[1], arrays[2]
+
+
+class PoissonSource:
+    """Poisson arrivals a slot, lengths from a law (MODEL section 2)."""
+
+    last_arrival = NEVER
+
+    def __init__(self, law: LengthLaw, rate: float, seed: int, key: str, replication: int) -> None:
+        self.max_output = law.max_output
+        self.lengths = LengthStream(law, seed, key, replication).lengths
+        self._bits = stream(seed, key, replication, "arrivals")
+        self._table = poisson_table(rate)
+
+    def counts(self, first: int, count: int) -> np.ndarray:
+        """See `Source`. Blocks must be asked for in order: one random word a slot."""
+        drawn: np.ndarray = sample_counts(self._bits.random_raw(count), *self._table)
+        return drawn
+
+    def next_arrival(self, slot: int) -> int:
+        """See `Source`."""
+        return slot
+
+
+class EndlessSource:
+    """An endless supply of fresh requests: the policy's budget says how many are on offer."""
+
+    last_arrival = NEVER
+
+    def __init__(self, law: LengthLaw, seed: int, key: str, replication: int) -> None:
+        self.max_output = law.max_output
+        self.lengths = LengthStream(law, seed, key, replication).lengths
+
+    def counts(self, first: int, count: int) -> np.ndarray:
+        """Unused: the machine asks the policy."""
+        raise NotImplementedError
+
+    def next_arrival(self, slot: int) -> int:
+        """See `Source`."""
+        return slot
+
+
+class TraceSource:
+    """Requests given one by one, in order of arrival."""
+
+    def __init__(self, slot: np.ndarray, prompt: np.ndarray, output: np.ndarray, cell: np.ndarray) -> None:
+        """All int arrays of shape (n,): slots ascending, lengths and classes within 32 bits."""
+        self._slot = slot
+        self._lengths = tuple(np.ascontiguousarray(a, dtype=np.int32) for a in (prompt, output, cell))
+        self.last_arrival = int(slot[-1])
+        self.max_output = int(output.max())
+
+    def counts(self, first: int, count: int) -> np.ndarray:
+        """See `Source`."""
+        left, right = np.searchsorted(self._slot, (first, first + count))
+        return np.bincount(self._slot[left:right] - first, minlength=count).astype(np.int32)
+
+    def lengths(self, need: int, live: np.ndarray) -> Lengths:
+        """See `Source`: the whole trace, read on from the cursor."""
+        return self._lengths[0], self._lengths[1], self._lengths[2]
+
+    def next_arrival(self, slot: int) -> int:
+        """See `Source`."""
+        at = int(np.searchsorted(self._slot, slot))
+        return int(self._slot[at]) if at < len(self._slot) else NEVER
