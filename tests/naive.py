@@ -17,6 +17,7 @@ What the model leaves open is settled here, and only here:
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -75,10 +76,10 @@ def mean(values: list[Any]) -> float | None:
 def simulate(
     policy: str,
     params: dict[str, Any],
-    rows: list[tuple[float, int, int]],
+    rows: Sequence[tuple[float, int, int]],
     capacity: int,
     slots: int | None = None,
-    budgets: list[int] | None = None,
+    budgets: Sequence[int] | None = None,
     victims: str | None = None,
     progress: str = "reset",
     block_size: int = 1,
@@ -93,21 +94,21 @@ def simulate(
     params : dict
         ``b`` (class-budget: a list, one per distinct (prompt, output) of all rows, ascending;
         flow-control: a number) or ``alpha`` (greedy). Decimals are exact.
-    rows : list of (arrived, prompt, output)
+    rows : sequence of (arrived, prompt, output)
         The position is the request's id. Under ``endless`` the arrival is ignored.
     capacity : int
         Cache size M in tokens.
     slots : int, optional
         Horizon; without it the run goes on until it ends by itself (which it may never do).
-    budgets : list of int, optional
+    budgets : sequence of int, optional
         flow-control's B_t for every slot, in place of the credit rule on ``b``.
     victims : {"lifo", "all", "none"}, optional
         By default the policy's own. Under "none" nothing is evicted and nothing is rejected.
     progress : {"reset", "recompute"}
     block_size : int
     patience : int, optional
-        Longest stretch of slots without a completion before a slot with an eviction is a
-        livelock; None switches the guard off.
+        Longest stretch of busy slots (something active before eviction) without a completion
+        before a slot with an eviction is a livelock; None switches the guard off.
     endless : bool
         flow-control only: fresh requests join until B_t are waiting, in every slot.
 
@@ -154,7 +155,7 @@ def simulate(
     active: list[Request] = []  # always in order of activation
     usage: dict[str, list[int]] = {"demand": [], "usage": [], "active": [], "waiting": [], "evicted": []}
     tokens = wasted = evictions = overflow_slots = 0
-    last_completion = -1
+    stuck = 0
     t = 0
 
     def held() -> int:
@@ -195,12 +196,12 @@ def simulate(
 
     def census() -> dict[str, int]:
         """How many requests stand where; they must add up."""
-        count = {s: sum(r.status == s for r in requests) for s in ("completed", "active", "waiting", "rejected")}
-        count["arrived"] = sum(r.status is not None for r in requests)
-        assert count["arrived"] == len(requests) - len(pending)
-        assert count["arrived"] == sum(count[s] for s in ("completed", "active", "waiting", "rejected"))
+        places = ("completed", "active", "waiting", "rejected")
+        count = {place: sum(r.status == place for r in requests) for place in places}
+        arrived = len(requests) - len(pending)
+        assert arrived == sum(count.values())
         assert (count["active"], count["waiting"]) == (len(active), len(waiting))
-        return count
+        return {"arrived": arrived, **count}
 
     while True:
         if not (pending or waiting or active):
@@ -258,16 +259,19 @@ def simulate(
         usage["evicted"].append(evicted)
 
         # 5. Decode.
+        stuck = stuck + 1 if active or evicted else 0
+        done = False
         for r in list(active):
             r.made += 1
             tokens += 1
             if r.made == r.output:
                 active.remove(r)
                 r.status, r.completed = "completed", t + 1
-                last_completion = t
+                done = True
+        stuck = 0 if done else stuck
         census()
         t += 1
-        if patience is not None and evicted and (t - 1) - last_completion > patience:
+        if patience is not None and evicted and stuck > patience:
             verdict = "livelock"
             break
 

@@ -53,7 +53,8 @@ def test_no_rows_is_a_completed_run_of_no_slots() -> None:
 def test_arrivals_beyond_the_horizon_have_not_arrived() -> None:
     run = simulate("flow-control", {"b": 1}, [(0, 1, 5), (9, 1, 1)], 100, slots=3)
     assert column(run, "status") == ["active", None]
-    assert (run["summary"]["verdict"], run["summary"]["arrived"], run["summary"]["slots"]) == ("horizon", 1, 3)
+    summary = run["summary"]
+    assert (summary["verdict"], summary["arrived"], summary["slots"]) == ("horizon", 1, 3)
 
 
 def test_finishing_exactly_at_the_horizon_is_completed() -> None:

@@ -144,6 +144,10 @@ def advance(  # type: ignore[no-untyped-def]  # noqa: C901
             peak = np.int64(prompts[at]) + np.int64(outputs[at])
             ident = arrived
             arrived += 1
+            if recording:
+                record.arrived[ident] = t
+                record.prompt[ident] = prompts[at]
+                record.output[ident] = outputs[at]
             if held(peak, block) > reject_above:
                 rejected += 1
                 if recording:

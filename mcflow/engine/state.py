@@ -66,6 +66,9 @@ class Pool(NamedTuple):
 class Record(NamedTuple):
     """Per-request record, indexed by arrival number; empty arrays where none is kept."""
 
+    arrived: np.ndarray
+    prompt: np.ndarray
+    output: np.ndarray
     activated: np.ndarray
     completed: np.ndarray
     evictions: np.ndarray
@@ -108,9 +111,9 @@ def grow_pool(pool: Pool, live: np.ndarray, extra: int) -> Pool:
 
 def new_record(count: int) -> Record:
     """Return a record for ``count`` requests (0: keep none)."""
-    return Record(
-        np.full(count, -1, np.int64), np.full(count, -1, np.int64), np.zeros(count, np.int32), np.full(count, -1, np.int8)
-    )
+    lengths = (np.zeros(count, np.int32), np.zeros(count, np.int32))
+    times = [np.full(count, -1, np.int64) for _ in range(3)]
+    return Record(times[0], *lengths, *times[1:], np.zeros(count, np.int32), np.full(count, -1, np.int8))
 
 
 def new_state(block_size: int) -> State:

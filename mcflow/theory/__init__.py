@@ -1,0 +1,103 @@
+"""What can be computed instead of simulated: capacity, exact overflow, bounds, waiting.
+
+`theory_report` gathers it for one workload and capacity; the parts are in `capacity`,
+`exact`, `bounds` and `queue`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mcflow.budget import Budget
+    from mcflow.exact import Exact
+    from mcflow.workload.lengths import LengthLaw
+
+__all__ = ["theory_report"]
+
+
+def theory_report(
+    law: LengthLaw,
+    capacity: int,
+    budget: Budget | None = None,
+    rate: Exact | None = None,
+) -> dict[str, int | float | bool | str | None]:
+    """Everything the theory says about one workload, as plain numbers.
+
+    Parameters
+    ----------
+    law : LengthLaw
+        Prompt and output lengths.
+    capacity : int
+        M, in tokens.
+    budget : Budget, optional
+        Activation budget of Algorithm 2; adds the law of the saturated process (MODEL
+        section 3). Probabilities are those of the *saturated* process per slot.
+    rate : number, optional
+        Arrivals lambda of all classes together, in requests per slot; adds load and
+        Prop. 3.5.
+
+    Returns
+    -------
+    dict
+        Lengths and usages in tokens, workloads in token-slots, rates in requests per
+        slot. A bound that does not exist is None.
+
+    Raises
+    ------
+    InputError
+        If the capacity is not a positive whole number or the rate is negative.
+    """
+    from mcflow.theory import capacity as limits
+
+    room = limits.checked_capacity(capacity)
+    prompt_part, growth_part = limits.workload_parts(law)
+    report: dict[str, int | float | bool | str | None] = {
+        "mean_workload": float(law.mean_workload),
+        "mean_workload_prompt": float(prompt_part),
+        "mean_workload_output": float(growth_part),
+        "mean_prompt": law.mean_prompt,
+        "mean_output": law.mean_output,
+        "max_prompt": law.max_prompt,
+        "max_output": law.max_output,
+        "capacity": room,
+        "critical_rate": float(limits.critical_rate(law, room)),
+    }
+    if rate is not None:
+        from mcflow.exact import exact, number
+
+        report["rate"] = number(exact(rate))
+        report["load"] = float(limits.load(law, rate, room))
+        report["stable_possible"] = limits.stable_possible(law, rate, room)
+    if budget is not None:
+        report |= _saturated(law, room, budget)
+    return report
+
+
+def _saturated(law: LengthLaw, capacity: int, budget: Budget) -> dict[str, int | float | bool | str | None]:
+    from mcflow.exact import number
+    from mcflow.theory import bounds, exact
+    from mcflow.theory.capacity import slack
+
+    # Each bound is at most the next by proof; where they agree to the last digit (no slack
+    # to speak of) rounding must not say otherwise.
+    paper = bounds.hoeffding_paper(law, budget, capacity)
+    by_age = _least(bounds.hoeffding_by_age(law, budget, capacity), paper)
+    bernstein = bounds.bernstein(law, budget, capacity)
+    chernoff = _least(bounds.chernoff(law, budget, capacity), bernstein, by_age)
+    return {
+        "budget": number(budget.mean),
+        "budget_law": budget.law,
+        "mean_usage": exact.mean_usage(law, budget),
+        "sd_usage": exact.sd_usage(law, budget),
+        "slack": float(slack(law, budget.mean, capacity)),
+        "overflow_exact": _least(exact.overflow_probability(law, budget, capacity), chernoff),
+        "bound_hoeffding_paper": paper,
+        "bound_hoeffding": by_age,
+        "bound_bernstein": bernstein,
+        "bound_chernoff": chernoff,
+    }
+
+
+def _least(value: float | None, *bounds: float | None) -> float | None:
+    return None if value is None else min([value, *(bound for bound in bounds if bound is not None)])

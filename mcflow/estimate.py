@@ -1,0 +1,111 @@
+"""Replications -> estimates with intervals, and verdicts on stability.
+
+Every estimate is a mean over independent replications with a Student t interval; a
+probability that was never seen gets an upper limit instead of "0 +- 0".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mcflow.schema import MEASURED, VARIABLES
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+LEVEL = 0.95
+
+STABLE, UNSTABLE, UNDECIDED, SATURATED = "stable", "unstable", "undecided", "saturated"
+
+#: A backlog that grows makes the last quarter this much longer than the average line.
+GROWTH = 1.3
+
+#: One-sided level of the drift test: how rarely a stable point may be called unstable.
+DRIFT_LEVEL = 0.995
+
+#: A drift below this share of the arrival rate cannot be told from none.
+NEGLIGIBLE = 0.005
+
+
+def half_width(values: xr.DataArray, level: float = LEVEL) -> xr.DataArray:
+    """Half width of the Student t interval of the mean over ``replication``; NaN for fewer than 2."""
+    from scipy.special import stdtrit
+
+    count = values.notnull().sum("replication")
+    spread = values.std("replication", ddof=1)
+    quantile = stdtrit(np.maximum(count - 1, 1), 0.5 + level / 2)
+    return (quantile * spread / np.sqrt(count)).where(count >= 2)
+
+
+def zero_limit(dataset: xr.Dataset, level: float = LEVEL) -> xr.DataArray:
+    """Upper limit of the overflow probability where no event was seen, NaN elsewhere.
+
+    Slots closer than C, the longest output, share requests; stretches of C slots are taken for
+    independent trials: with n of them and no event, the limit is ``1 - (1 - level)^(1/n)``.
+    """
+    events = dataset["overflow_slots"].sum("replication")
+    slots = dataset["measured_slots"].where(dataset["measured_slots"] > 0).sum("replication")
+    trials = slots / float(dataset.attrs["max_output"])
+    limit = 1 - (1 - level) ** (1 / np.maximum(trials, 1))
+    return limit.where((events == 0) & (slots > 0))
+
+
+def estimates(dataset: xr.Dataset, level: float = LEVEL) -> xr.Dataset:
+    """Means over replications.
+
+    Returns
+    -------
+    xarray.Dataset
+        For each per-replication result ``x``: ``x`` and ``x_half_width``; for the overflow
+        probability also ``overflow_probability_limit``; and ``stability``, a text. Dims
+        (policy, *axes).
+    """
+    import xarray as xr
+
+    result = {}
+    for variable in MEASURED:
+        if variable.name == "verdict":
+            continue
+        values = dataset[variable.name]
+        if variable.dtype == "i8":
+            values = values.where(values >= 0).astype(float)
+        result[variable.name] = values.mean("replication")
+        result[f"{variable.name}_half_width"] = half_width(values, level)
+    result["overflow_probability_limit"] = zero_limit(dataset, level)
+    result["stability"] = stability(dataset)
+    return xr.Dataset(result)
+
+
+def stability(dataset: xr.Dataset) -> xr.DataArray:
+    """Verdict on each point: ``stable``, ``unstable``, ``undecided`` or ``saturated``; "" if missing.
+
+    ``unstable``: a run ended in livelock or blocked; or the drift of the waiting line is above 0
+    at the 99.5 % level (t over replications) and its last quarter is longer than its average by
+    30 %. ``stable``: no such drift, and the interval excludes one above 0.5 % of the arrival
+    rate. ``saturated``: an endless supply has no queue to judge.
+    """
+    from scipy.special import stdtrit
+
+    slope = dataset["backlog_slope"]
+    count = slope.notnull().sum("replication")
+    mean = slope.mean("replication")
+    error = slope.std("replication", ddof=1) / np.sqrt(count)
+    reach = stdtrit(np.maximum(count - 1, 1), DRIFT_LEVEL) * error
+    level = dataset["waiting_mean"].mean("replication")
+    growth = dataset["waiting_late"].mean("replication") > GROWTH * level
+    stuck = (dataset["verdict"] >= 3).any("replication")
+    rate = dataset["arrival_rate"]
+    done = (dataset["measured_slots"] > 0).any("replication")
+    drifts = (count >= 2) & (mean - reach > 0)
+    verdict = mean.astype("<U9").copy(data=np.full(mean.shape, UNDECIDED, dtype="<U9"))
+    verdict = verdict.where(~((count >= 2) & ~drifts & (mean + reach < NEGLIGIBLE * rate)), STABLE)
+    verdict = verdict.where(~((drifts & growth) | stuck), UNSTABLE)
+    verdict = verdict.where(rate.notnull() | stuck, SATURATED)
+    return verdict.where(done | stuck, "")
+
+
+def steady(name: str) -> bool:
+    """Whether a result speaks of a steady state (and says nothing where there is none)."""
+    return VARIABLES[name].steady

@@ -1,0 +1,138 @@
+"""One grid point, fully resolved: everything a replication depends on, and nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mcflow.policies.contract import PolicyParams, Setting
+from mcflow.workload.lengths import LengthLaw
+
+#: Largest cache: token counts of one request must fit 32 bits.
+LARGEST_CAPACITY = 2**31 - 2
+
+#: Largest number of distinct pairs that are still taken for classes.
+MOST_CLASSES = 100_000
+
+#: What decides the results of a replication; a change in any of these files makes old points stale.
+_SOURCES = ("budget.py", "exact.py", "scenario.py", "simulate.py", "streams.py", "engine", "policies", "workload", "theory")
+
+
+def results_hash() -> str:
+    """Hash of the sources that determine results: part of every journal key."""
+    root = Path(__file__).parent
+    digest = hashlib.sha256()
+    for name in _SOURCES:
+        path = root / name
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def pair_names(prompt: np.ndarray, output: np.ndarray) -> tuple[str, ...]:
+    """The first few classes as ``(l,o)``, for messages."""
+    return tuple(f"({a},{b})" for a, b in zip(prompt[:10].tolist(), output[:10].tolist(), strict=True))
+
+
+def setting_of(lengths: LengthLaw, capacity: int) -> Setting:
+    """What a policy may know of system and classes."""
+    if not lengths.points or len(lengths.weight) > MOST_CLASSES:
+        return Setting(capacity, None)
+    return Setting(capacity, len(lengths.weight), pair_names(lengths.prompt_min, lengths.output_min))
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A policy on a system under a workload, for a number of slots.
+
+    Attributes
+    ----------
+    policy : str
+        Name of a registered policy.
+    params : PolicyParams
+        Its parameters.
+    capacity : int
+        M, tokens.
+    lengths : LengthLaw
+        Law of prompt and output lengths.
+    rate : Fraction or None
+        Mean Poisson arrivals a slot; None with an endless supply.
+    slots, warmup : int
+        Length of a replication, and how much of it comes before the measured window.
+    seed : int
+        Root seed.
+    victims : str
+        ``lifo``, ``all`` or ``none``.
+    recompute : bool
+        Whether an evicted request keeps the tokens it has made.
+    block_size : int
+        Tokens a memory block.
+    """
+
+    policy: str
+    params: PolicyParams
+    capacity: int
+    lengths: LengthLaw
+    rate: Fraction | None
+    slots: int
+    warmup: int
+    seed: int
+    victims: str
+    recompute: bool = False
+    block_size: int = 1
+
+    @property
+    def endless(self) -> bool:
+        """Whether fresh requests never run out (the saturated process, MODEL section 3)."""
+        return self.rate is None
+
+    @cached_property
+    def workload_key(self) -> str:
+        """Name of the workload's random streams: the lengths, but neither rates nor policy."""
+        digest = hashlib.sha256()
+        law = self.lengths
+        for column in (law.prompt_min, law.prompt_max, law.output_min, law.output_max, law.weight):
+            digest.update(column.tobytes())
+        return digest.hexdigest()
+
+    def describe(self) -> dict[str, Any]:
+        """JSON form of everything results depend on; fractions as p/q."""
+        return {
+            "policy": self.policy,
+            "params": {
+                name: [str(item) for item in value] if isinstance(value, tuple) else str(value)
+                for name, value in self.params.model_dump().items()
+            },
+            "capacity": self.capacity,
+            "lengths": self.workload_key,
+            "rate": None if self.rate is None else str(self.rate),
+            "slots": self.slots,
+            "warmup": self.warmup,
+            "seed": self.seed,
+            "victims": self.victims,
+            "progress": "recompute" if self.recompute else "reset",
+            "block_size": self.block_size,
+        }
+
+    def key(self, replications: int) -> str:
+        """Journal key of the point with this many replications."""
+        content = json.dumps([self.describe(), replications, results_hash()], sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()[:32]
+
+
+def automatic_warmup(lengths: LengthLaw, slots: int, saturated: bool) -> int:
+    """Warm-up slots for ``warmup: auto``.
+
+    The saturated process without evictions is stationary once the oldest request alive was
+    activated inside the run: after C slots exactly. Anything else gets a tenth of the run,
+    at least 2 C.
+    """
+    enough = lengths.max_output if saturated else max(slots // 10, 2 * lengths.max_output)
+    return min(enough, slots // 2)

@@ -1,0 +1,123 @@
+"""The one list of result names: what mcflow measures and computes, with units.
+
+A new metric is one entry here plus the place where it is recorded (`mcflow.simulate`).
+Per-replication results have dims (policy, *axes, replication); theory has (policy, *axes).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+#: Version of the dataset's layout.
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One result.
+
+    Attributes
+    ----------
+    name, units, description : str
+    dtype : str
+        ``f8``, or ``i8`` for exact counts.
+    steady : bool
+        Whether it speaks of a steady state, which an unstable point does not have.
+    """
+
+    name: str
+    dtype: str
+    units: str
+    description: str
+    steady: bool = False
+
+
+MEASURED: tuple[Variable, ...] = (
+    Variable("overflow_probability", "f8", "1", "overflow events / slots, measured window", True),
+    Variable("overflow_slots", "i8", "slots", "slots with an overflow event, measured window"),
+    Variable("measured_slots", "i8", "slots", "slots of the measured window (after the warm-up)"),
+    Variable("slots", "i8", "slots", "slots executed"),
+    Variable("usage_mean", "f8", "tokens", "mean KV usage after eviction", True),
+    Variable("usage_sd", "f8", "tokens", "standard deviation of KV usage after eviction over slots", True),
+    Variable("usage_peak", "i8", "tokens", "largest KV usage after eviction"),
+    Variable("demand_peak", "i8", "tokens", "largest KV usage before eviction"),
+    Variable("request_throughput", "f8", "requests/slot", "requests completed per slot"),
+    Variable("token_throughput", "f8", "tokens/slot", "all tokens generated per slot"),
+    Variable("token_throughput_useful", "f8", "tokens/slot", "tokens generated less those lost to eviction, per slot"),
+    Variable("token_throughput_completed", "f8", "tokens/slot", "output tokens of completed requests per slot"),
+    Variable("latency_mean", "f8", "slots", "mean latency of requests that arrived and finished in the window", True),
+    Variable("latency_p50", "f8", "slots", "median latency of those requests", True),
+    Variable("latency_p90", "f8", "slots", "90 % quantile of latency", True),
+    Variable("latency_p95", "f8", "slots", "95 % quantile of latency", True),
+    Variable("latency_p99", "f8", "slots", "99 % quantile of latency", True),
+    Variable("latency_count", "i8", "requests", "requests the latencies are taken over"),
+    Variable("waiting_mean", "f8", "requests", "mean number waiting after admission and eviction", True),
+    Variable("waiting_late", "f8", "requests", "the same over the last quarter of the window"),
+    Variable("active_mean", "f8", "requests", "mean number that decode in a slot", True),
+    Variable("backlog_slope", "f8", "requests/slot", "least-squares drift of the number waiting"),
+    Variable("evictions_per_request", "f8", "1", "evictions per completed request", True),
+    Variable("wasted_share", "f8", "1", "share of generated tokens lost to eviction", True),
+    Variable("arrived", "i8", "requests", "requests arrived, whole run"),
+    Variable("completed", "i8", "requests", "requests completed, whole run"),
+    Variable("active", "i8", "requests", "requests active at the end"),
+    Variable("waiting", "i8", "requests", "requests waiting at the end"),
+    Variable("rejected", "i8", "requests", "requests that can never fit, refused on arrival"),
+    Variable("evictions", "i8", "events", "evictions, whole run"),
+    Variable("verdict", "i8", "1", "how the run ended: 1 completed, 2 horizon, 3 livelock, 4 blocked"),
+)
+
+COMPUTED: tuple[Variable, ...] = (
+    Variable("slack", "f8", "1", "1 - b E[w] / M, of the capacity and budget actually used"),
+    Variable("theory_usage_mean", "f8", "tokens", "E[U] of the saturated process"),
+    Variable("theory_usage_sd", "f8", "tokens", "standard deviation of the saturated process"),
+    Variable("overflow_exact", "f8", "1", "P(U > M) of the saturated process, exact (tilted Fourier inversion)"),
+    Variable("bound_chernoff", "f8", "1", "Chernoff bound on it"),
+    Variable("bound_bernstein", "f8", "1", "Bernstein bound on it"),
+    Variable("bound_hoeffding", "f8", "1", "Hoeffding bound by age on it"),
+    Variable("bound_hoeffding_paper", "f8", "1", "Hoeffding bound in the paper's crude form"),
+)
+
+#: Resolved inputs of every point.
+INPUTS: tuple[Variable, ...] = (
+    Variable("arrival_rate", "f8", "requests/slot", "Poisson rate, all classes together; missing with an endless supply"),
+    Variable("capacity", "i8", "tokens", "KV cache M"),
+    Variable("critical_rate", "f8", "requests/slot", "M / E[w]: no policy is stable beyond it (Prop. 3.2, 3.5)"),
+    Variable("load", "f8", "1", "rate E[w] / M"),
+    Variable("budget", "f8", "requests/slot", "mean activation budget b; missing for policies without one"),
+    Variable("warmup", "i8", "slots", "slots before the measured window"),
+)
+
+VARIABLES: dict[str, Variable] = {v.name: v for v in MEASURED + COMPUTED + INPUTS}
+
+RECORD = np.dtype([(v.name, v.dtype) for v in MEASURED])
+
+
+def fill_value(dtype: str) -> Any:
+    """What stands where nothing has been computed."""
+    return np.nan if dtype == "f8" else -1
+
+
+def validate(dataset: xr.Dataset) -> None:
+    """Check that a dataset is one of ours.
+
+    Raises
+    ------
+    ValueError
+        If it lacks attributes, holds unknown variables, or dims are not as declared.
+    """
+    if dataset.attrs.get("mcflow_format") != FORMAT:
+        raise ValueError(f"not an mcflow dataset of format {FORMAT}")
+    for name, array in dataset.data_vars.items():
+        if name not in VARIABLES:
+            raise ValueError(f"unknown variable {name}")
+        variable = VARIABLES[str(name)]
+        if array.attrs.get("units") != variable.units:
+            raise ValueError(f"{name} lacks its units {variable.units}")
+        if array.dims[:1] != ("policy",) or ("replication" in array.dims) != (variable in MEASURED):
+            raise ValueError(f"{name} has dims {array.dims}")

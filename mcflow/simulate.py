@@ -1,0 +1,352 @@
+"""One scenario x one replication, or one trace -> an outcome in plain NumPy."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from mcflow import policies
+from mcflow.engine import machine
+from mcflow.engine.state import (
+    ACTIVE_SUM,
+    COMPLETED,
+    DONE_TOKENS,
+    EVICTIONS,
+    LATENCY_COUNT,
+    LATENCY_SUM,
+    OVERFLOWS,
+    PEAK_DEMAND,
+    PEAK_USAGE,
+    REJECTED,
+    SLOTS,
+    STATUSES,
+    TOKENS,
+    USAGE_SUM,
+    VERDICTS,
+    WAITING_SUM,
+    WASTED,
+    latency_edges,
+)
+from mcflow.errors import InputError
+from mcflow.policies.contract import PolicyParams, Setting
+from mcflow.scenario import Scenario, pair_names, setting_of
+from mcflow.streams import stream
+from mcflow.workload.source import EndlessSource, PoissonSource, Source, TraceSource
+
+QUANTILES = (50, 90, 95, 99)
+
+
+@dataclass(frozen=True)
+class Requests:
+    """Per-request outcome, arrays of shape (n,), in order of ``ident``.
+
+    ``activated`` and ``completed`` are -1 where a request has none; ``status`` is text.
+    """
+
+    ident: np.ndarray
+    arrival: np.ndarray
+    prompt: np.ndarray
+    output: np.ndarray
+    activated: np.ndarray
+    completed: np.ndarray
+    evictions: np.ndarray
+    status: np.ndarray
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One replication: the engine's sums and what follows from them.
+
+    Attributes
+    ----------
+    run : machine.Run
+        Raw sums; see `mcflow.engine.machine`.
+    requests : Requests or None
+        Per-request outcome where it was asked for (always for traces).
+    """
+
+    run: machine.Run
+    requests: Requests | None = None
+
+    @property
+    def verdict(self) -> str:
+        """``completed``, ``horizon``, ``livelock`` or ``blocked``."""
+        return VERDICTS[self.run.verdict]
+
+    @property
+    def usage(self) -> np.ndarray:
+        """Trajectory, int64 (slots, 5): demand, usage, active, waiting, evicted."""
+        return self.run.usage
+
+    @cached_property
+    def backlog_slope(self) -> float:
+        """Least-squares drift of the waiting line over the measured window, requests per slot."""
+        batches = self.run.batches
+        slots = batches[:, SLOTS]
+        if len(batches) < 8:
+            return math.nan
+        centre = np.cumsum(slots) - slots / 2
+        level = batches[:, WAITING_SUM] / slots
+        weight = slots / slots.sum()
+        centre = centre - (weight * centre).sum()
+        return float((weight * centre * level).sum() / (weight * centre**2).sum())
+
+    @cached_property
+    def backlog_late(self) -> float:
+        """Mean waiting line over the last quarter of the measured window, requests."""
+        batches = self.run.batches
+        late = batches[(3 * len(batches)) // 4 :]
+        return _ratio(late[:, WAITING_SUM].sum(), late[:, SLOTS].sum())
+
+    def latency_quantile(self, percent: int) -> float:
+        """Smallest x (slots) with at least this share of finished requests <= x; NaN for none."""
+        if self.requests is not None:
+            return quantile(self._exact_latencies, percent)
+        histogram = self.run.latency
+        total = int(self.run.tally[LATENCY_COUNT])
+        if not total:
+            return math.nan
+        rank = -(-percent * total // 100)
+        return float(latency_edges()[np.searchsorted(np.cumsum(histogram), rank)])
+
+    @cached_property
+    def _exact_latencies(self) -> np.ndarray:
+        assert self.requests is not None
+        done = self.requests.completed >= 0
+        return np.sort(self.requests.completed[done] - self.requests.arrival[done])
+
+    @property
+    def latency_mean(self) -> float:
+        """Mean latency of finished requests, slots; NaN for none."""
+        if self.requests is not None:
+            return float(self._exact_latencies.mean()) if len(self._exact_latencies) else math.nan
+        return _ratio(self.run.tally[LATENCY_SUM], self.run.tally[LATENCY_COUNT])
+
+    def metrics(self) -> dict[str, Any]:
+        """Values of the per-replication results of `mcflow.schema`."""
+        run, tally = self.run, self.run.tally
+        slots = int(tally[SLOTS])
+        mean = _ratio(tally[USAGE_SUM], slots)
+        return {
+            "overflow_probability": _ratio(tally[OVERFLOWS], slots),
+            "overflow_slots": int(tally[OVERFLOWS]),
+            "measured_slots": slots,
+            "slots": int(run.whole[SLOTS]),
+            "usage_mean": mean,
+            "usage_sd": math.sqrt(max(run.square / slots - mean**2, 0.0)) if slots else math.nan,
+            "usage_peak": int(run.peak[PEAK_USAGE]),
+            "demand_peak": int(run.peak[PEAK_DEMAND]),
+            "request_throughput": _ratio(tally[COMPLETED], slots),
+            "token_throughput": _ratio(tally[TOKENS], slots),
+            "token_throughput_useful": _ratio(tally[TOKENS] - tally[WASTED], slots),
+            "token_throughput_completed": _ratio(tally[DONE_TOKENS], slots),
+            "latency_mean": self.latency_mean,
+            **{f"latency_p{percent}": self.latency_quantile(percent) for percent in QUANTILES},
+            "latency_count": int(tally[LATENCY_COUNT]),
+            "waiting_mean": _ratio(tally[WAITING_SUM], slots),
+            "waiting_late": self.backlog_late,
+            "active_mean": _ratio(tally[ACTIVE_SUM], slots),
+            "backlog_slope": self.backlog_slope,
+            "evictions_per_request": _ratio(tally[EVICTIONS], tally[COMPLETED]),
+            "wasted_share": _ratio(tally[WASTED], tally[TOKENS]),
+            "arrived": run.arrived,
+            "completed": int(run.whole[COMPLETED]),
+            "active": run.active,
+            "waiting": run.waiting,
+            "rejected": int(run.whole[REJECTED]),
+            "evictions": int(run.whole[EVICTIONS]),
+            "verdict": run.verdict,
+        }
+
+    def summary(self) -> dict[str, Any]:
+        """The figures of ``mcflow simulate --json``; None where a figure is undefined."""
+        run, tally = self.run, self.run.whole
+        report: dict[str, Any] = {
+            "verdict": self.verdict,
+            "slots": int(tally[SLOTS]),
+            "arrived": run.arrived,
+            "completed": int(tally[COMPLETED]),
+            "active": run.active,
+            "waiting": run.waiting,
+            "rejected": int(tally[REJECTED]),
+            "evictions": int(tally[EVICTIONS]),
+            "overflow_slots": int(tally[OVERFLOWS]),
+            "overflow_probability": _ratio(tally[OVERFLOWS], tally[SLOTS]),
+            "tokens": int(tally[TOKENS]),
+            "wasted_tokens": int(tally[WASTED]),
+            "completed_tokens": int(tally[DONE_TOKENS]),
+            "peak_usage": int(run.peak[PEAK_USAGE]),
+            "peak_demand": int(run.peak[PEAK_DEMAND]),
+            "mean_usage": _ratio(tally[USAGE_SUM], tally[SLOTS]),
+            "mean_active": _ratio(tally[ACTIVE_SUM], tally[SLOTS]),
+            "mean_waiting": _ratio(tally[WAITING_SUM], tally[SLOTS]),
+            "request_throughput": _ratio(tally[COMPLETED], tally[SLOTS]),
+            "token_throughput": _ratio(tally[TOKENS], tally[SLOTS]),
+            "latency_mean": self.latency_mean,
+            **{f"latency_p{percent}": self.latency_quantile(percent) for percent in QUANTILES},
+        }
+        return {name: None if isinstance(v, float) and math.isnan(v) else v for name, v in report.items()}
+
+
+def _ratio(numerator: Any, denominator: Any) -> float:
+    return float(numerator) / float(denominator) if denominator else math.nan
+
+
+def quantile(ascending: np.ndarray, percent: int) -> float:
+    """Smallest x such that at least ``percent`` % of the values are <= x; NaN for none."""
+    if not len(ascending):
+        return math.nan
+    return float(ascending[-(-percent * len(ascending) // 100) - 1])
+
+
+def simulate(
+    scenario: Scenario,
+    replication: int = 0,
+    *,
+    record: bool = False,
+    keep_usage: bool = False,
+    block: int | None = None,
+) -> Outcome:
+    """Simulate one replication of a scenario.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        What to simulate.
+    replication : int
+        Number of the replication; each has streams of its own.
+    record : bool
+        Keep what happened to every request.
+    keep_usage : bool
+        Keep the usage of every slot.
+    block : int, optional
+        Slots a kernel call; for tests, results do not depend on it.
+    """
+    source: Source
+    common = (scenario.seed, scenario.workload_key, replication)
+    if scenario.rate is None:
+        source = EndlessSource(scenario.lengths, *common)
+    else:
+        source = PoissonSource(scenario.lengths, float(scenario.rate), *common)
+    policy = policies.get(scenario.policy)
+    outcome = machine.run(
+        policy,
+        scenario.params,
+        setting_of(scenario.lengths, scenario.capacity),
+        machine.System(scenario.capacity, scenario.block_size, scenario.victims, scenario.recompute),
+        source,
+        stream(*common, "policy"),
+        slots=scenario.slots,
+        warmup=scenario.warmup,
+        recorded=1024 if record else 0,
+        keep_usage=keep_usage,
+        block=block,
+    )
+    if not record:
+        return Outcome(outcome)
+    kept = outcome.record
+    numbers = np.arange(outcome.arrived)
+    return Outcome(outcome, _requests(outcome, numbers, kept.arrived.astype(float), kept.prompt, kept.output))
+
+
+def simulate_trace(
+    policy_name: str,
+    params: PolicyParams,
+    *,
+    arrived: np.ndarray,
+    prompt: np.ndarray,
+    output: np.ndarray,
+    capacity: int,
+    ident: np.ndarray | None = None,
+    slots: int | None = None,
+    seed: int = 0,
+    victims: str | None = None,
+    recompute: bool = False,
+    block_size: int = 1,
+    keep_usage: bool = False,
+    patience: int | None = None,
+    block: int | None = None,
+) -> Outcome:
+    """Simulate given requests, until nothing is left or for a number of slots.
+
+    Parameters
+    ----------
+    policy_name, params
+        A registered policy and its parameters.
+    arrived : ndarray of float64, shape (n,)
+        Arrival times in slots, >= 0, in any order.
+    prompt, output : ndarray of int64, shape (n,)
+        Tokens; outputs >= 1.
+    capacity, block_size : int
+        M in tokens, tokens a block.
+    ident : ndarray of int64, shape (n,), optional
+        Row numbers in the source; they break ties between equal arrivals.
+    slots : int, optional
+        Horizon; by default the run goes on until nothing is left.
+
+    Raises
+    ------
+    InputError
+        If there is no request, or the policy does not suit the classes.
+    """
+    if not len(arrived):
+        raise InputError("no requests")
+    ident = np.arange(len(arrived)) if ident is None else ident
+    order = np.lexsort((ident, arrived))
+    arrived, prompt, output, ident = arrived[order], prompt[order], output[order], ident[order]
+    if arrived[0] < 0:
+        raise InputError("arrivals must be >= 0")
+    if arrived[-1] > 2**53:
+        raise InputError(f"arrival {arrived[-1]:g} is beyond the range of the slot clock")
+    slot = np.ceil(arrived).astype(np.int64)
+    policy = policies.get(policy_name)
+    pairs, cell = np.unique(np.column_stack([prompt, output]), axis=0, return_inverse=True)
+    setting = Setting(capacity, len(pairs), pair_names(pairs[:, 0], pairs[:, 1]))
+    # A request that cannot fit is rejected on arrival whatever its size: cut it to what 32 bits hold.
+    victims = victims or policy.victims
+    largest = 2**30 if victims == "none" else capacity + 1
+    if victims == "none" and max(int(prompt.max()), int(output.max())) > largest:
+        raise InputError("without evictions lengths must be <= 2^30 tokens")
+    fits = prompt + output <= capacity if victims != "none" else np.ones(len(prompt), bool)
+    source = TraceSource(
+        slot, np.where(fits, prompt, largest), np.where(fits, output, 1), cell.reshape(-1)
+    )
+    outcome = machine.run(
+        policy,
+        params,
+        setting,
+        machine.System(capacity, block_size, victims, recompute),
+        source,
+        stream(seed, "trace", 0, "policy"),
+        slots=slots,
+        recorded=len(slot),
+        keep_usage=keep_usage,
+        patience=patience,
+        block=block,
+    )
+    return Outcome(outcome, _requests(outcome, ident, arrived, prompt, output))
+
+
+def _requests(
+    run: machine.Run, ident: np.ndarray, arrival: np.ndarray, prompt: np.ndarray, output: np.ndarray
+) -> Requests:
+    """Put the record of the requests that have arrived in order of their number."""
+    count = run.arrived
+    order = np.argsort(ident[:count], kind="stable")
+    record = run.record
+    status = np.array(STATUSES)[record.status[:count][order]]
+    return Requests(
+        ident[:count][order],
+        arrival[:count][order],
+        prompt[:count][order],
+        output[:count][order],
+        record.activated[:count][order],
+        record.completed[:count][order],
+        record.evictions[:count][order],
+        status,
+    )
+

@@ -1,0 +1,259 @@
+"""Results on disk: a journal that is always right, and a labelled Zarr store built from it.
+
+The journal (SQLite, one row a grid point, one transaction each) is written by the parent
+process only and survives kill -9. The Zarr store is derived: it is written beside its place
+and renamed, and rebuilt whenever the journal is newer. A point that is not in the journal is
+missing; that is all there is to resuming.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mcflow import schema
+from mcflow.errors import InputError, RunError
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+JOURNAL_SUFFIX = ".journal.sqlite"
+
+
+class Journal:
+    """The rows of an experiment: records of replications and theory, and the dataset's layout."""
+
+    def __init__(self, path: Path, *, writing: bool = False) -> None:
+        """Open; ``writing`` takes the exclusive lock and creates what is missing.
+
+        Raises
+        ------
+        InputError
+            If the folder cannot be written, another run holds the journal, or the file is not one.
+        """
+        self.path = path
+        self._lock: Any = None
+        try:
+            if writing:
+                self._take_lock()
+            self._db = sqlite3.connect(path if writing else f"{path.absolute().as_uri()}?mode=ro", uri=not writing)
+            if writing:
+                self._db.executescript(
+                    "CREATE TABLE IF NOT EXISTS points (key TEXT PRIMARY KEY, value BLOB NOT NULL);"
+                    "CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);"
+                )
+            self._db.execute("SELECT count(*) FROM points")
+        except sqlite3.Error as error:
+            self.close()
+            raise InputError(f"is not a usable journal ({error}); remove it or run with --fresh", where=str(path)) from None
+
+    def _take_lock(self) -> None:
+        from filelock import FileLock, Timeout
+
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = FileLock(self.path.with_suffix(".lock"))
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            self._lock = None
+            raise InputError("another run is writing here; wait for it, or choose another --out", where=str(self.path)) from None
+        except OSError as error:
+            self._lock = None
+            raise InputError(
+                f"cannot be written: {error.strerror}; choose another --out", where=str(self.path.parent)
+            ) from None
+
+    def close(self) -> None:
+        """Close the file and give up the lock."""
+        if hasattr(self, "_db"):
+            self._db.close()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def clear(self) -> None:
+        """Forget every point (``--fresh``)."""
+        with self._db:
+            self._db.execute("DELETE FROM points")
+
+    def keys(self) -> set[str]:
+        """Keys of all points that are done."""
+        return {row[0] for row in self._db.execute("SELECT key FROM points")}
+
+    def put(self, key: str, value: np.ndarray) -> None:
+        """Save a point in one transaction."""
+        buffer = io.BytesIO()
+        np.save(buffer, value, allow_pickle=False)
+        with self._db:
+            self._db.execute("INSERT OR REPLACE INTO points VALUES (?, ?)", (key, buffer.getvalue()))
+
+    def points(self, keys: Iterable[str]) -> dict[str, np.ndarray]:
+        """Records of the points among ``keys`` that are done."""
+        wanted = set(keys)
+        found = {}
+        for key, value in self._db.execute("SELECT key, value FROM points"):
+            if key in wanted:
+                found[key] = np.load(io.BytesIO(value), allow_pickle=False)
+        return found
+
+    def set_layout(self, layout: dict[str, Any]) -> None:
+        """Save what turns the rows into a dataset, see `build`."""
+        with self._db:
+            self._db.execute("INSERT OR REPLACE INTO meta VALUES ('layout', ?)", (json.dumps(layout),))
+
+    def layout(self) -> dict[str, Any]:
+        """What `set_layout` saved."""
+        row = self._db.execute("SELECT value FROM meta WHERE name = 'layout'").fetchone()
+        if row is None:
+            raise InputError("holds no experiment yet", where=str(self.path))
+        layout: dict[str, Any] = json.loads(row[0])
+        return layout
+
+
+def journal_path(dataset: Path) -> Path:
+    """``X.zarr`` -> ``X.journal.sqlite`` beside it."""
+    return dataset.with_name(dataset.name.removesuffix(".zarr") + JOURNAL_SUFFIX)
+
+
+def build(journal: Journal) -> xr.Dataset:
+    """Return the dataset of a journal, missing points as NaN (or -1 in exact counts).
+
+    Returns
+    -------
+    xarray.Dataset
+        Dims (policy, *axes, replication), see `mcflow.schema`.
+    """
+    import xarray as xr
+
+    layout = journal.layout()
+    shape = [len(layout["policies"]["label"]), *(len(values) for values in layout["axes"].values())]
+    dims = ["policy", *layout["axes"]]
+    keys, theory_keys = layout["keys"], layout["theory_keys"]
+    rows = journal.points([*keys, *(key for key in theory_keys if key)])
+    replications = layout["replications"]
+    variables: dict[str, Any] = {}
+    measured = {v.name: np.full((len(keys), replications), schema.fill_value(v.dtype), v.dtype) for v in schema.MEASURED}
+    for i, key in enumerate(keys):
+        if key in rows:
+            for name, array in measured.items():
+                array[i] = rows[key][name]
+    for v in schema.MEASURED:
+        variables[v.name] = ([*dims, "replication"], measured[v.name].reshape(*shape, replications), _attributes(v))
+    for v in schema.COMPUTED:
+        column = np.full(len(keys), np.nan)
+        for i, theory_key in enumerate(theory_keys):
+            if theory_key in rows:
+                column[i] = rows[theory_key][v.name]
+        variables[v.name] = (dims, column.reshape(shape), _attributes(v))
+    for v in schema.INPUTS:
+        column = np.array([np.nan if x is None else x for x in layout["inputs"][v.name]], dtype=v.dtype)
+        variables[v.name] = (dims, column.reshape(shape), _attributes(v))
+    coords = {
+        "policy": layout["policies"]["label"],
+        **{name: ("policy", values) for name, values in layout["policies"].items() if name != "label"},
+        **layout["axes"],
+        "replication": np.arange(replications),
+    }
+    dataset = xr.Dataset(variables, coords, layout["attributes"])
+    for name in variables:
+        if dataset[name].dtype == np.int64:
+            dataset[name].encoding["_FillValue"] = -1
+    schema.validate(dataset)
+    return dataset
+
+
+def _attributes(variable: schema.Variable) -> dict[str, str]:
+    return {"units": variable.units, "long_name": variable.description}
+
+
+def write(dataset: xr.Dataset, path: Path) -> None:
+    """Write a Zarr store beside its place and rename it there.
+
+    Raises
+    ------
+    RunError
+        If the place cannot be written.
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    old = path.with_name(path.name + ".old")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        dataset.to_zarr(temporary, mode="w", consolidated=False, zarr_format=3)
+        shutil.rmtree(old, ignore_errors=True)
+        if path.exists():
+            os.replace(path, old)
+        os.replace(temporary, path)
+        shutil.rmtree(old, ignore_errors=True)
+    except OSError as error:
+        raise RunError(f"{path}: cannot be written: {error}") from error
+
+
+def load(path: str | Path) -> xr.Dataset:
+    """Open a dataset, rebuilding it first if its journal is newer.
+
+    Parameters
+    ----------
+    path : str or Path
+        ``X.zarr``.
+
+    Raises
+    ------
+    InputError
+        If there is no such dataset, or it is not one of mcflow's.
+    """
+    import xarray as xr
+
+    path = Path(path)
+    journal = journal_path(path)
+    if journal.exists() and (not path.exists() or _stamp(path) < journal.stat().st_mtime_ns):
+        with Journal(journal) as opened:
+            dataset = build(opened)
+        try:
+            write(dataset, path)
+        except RunError:  # a read-only place: what was built is as good
+            return dataset
+    if not path.exists():
+        raise InputError("no such dataset", where=str(path))
+    try:
+        dataset = xr.open_zarr(path, consolidated=False).load()
+        schema.validate(dataset)
+    except Exception as error:  # whatever a foreign folder provokes in zarr
+        raise InputError(f"is not an mcflow dataset ({str(error).splitlines()[0] if str(error) else error!r})", where=str(path)) from None
+    return dataset
+
+
+def _stamp(path: Path) -> int:
+    meta = path / "zarr.json"
+    return meta.stat().st_mtime_ns if meta.exists() else 0
+
+
+def export(dataset: xr.Dataset, target: Path) -> None:
+    """Write NetCDF-4 (through h5netcdf), beside its place first.
+
+    Raises
+    ------
+    InputError
+        If the place cannot be written.
+    """
+    temporary = target.with_name(target.name + ".tmp")
+    try:
+        dataset.to_netcdf(temporary, engine="h5netcdf")
+        os.replace(temporary, target)
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror or error}", where=str(target)) from None
+    finally:
+        temporary.unlink(missing_ok=True)
