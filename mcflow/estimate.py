@@ -83,8 +83,7 @@ def stability(dataset: xr.Dataset) -> xr.DataArray:
 
     ``unstable``: a run ended in livelock or blocked; or the drift of the waiting line is above 0
     at the 99.5 % level (t over replications) and its last quarter is longer than its average by
-    30 %. ``stable``: no such drift, and the interval excludes one above 0.5 % of the arrival
-    rate. ``saturated``: an endless supply has no queue to judge.
+    30 %. ``stable``: not so, and the interval excludes a drift above 0.5 % of the arrival rate. ``saturated``: an endless supply has no queue to judge.
     """
     from scipy.special import stdtrit
 
@@ -100,7 +99,7 @@ def stability(dataset: xr.Dataset) -> xr.DataArray:
     done = (dataset["measured_slots"] > 0).any("replication")
     drifts = (count >= 2) & (mean - reach > 0)
     verdict = mean.astype("<U9").copy(data=np.full(mean.shape, UNDECIDED, dtype="<U9"))
-    verdict = verdict.where(~((count >= 2) & ~drifts & (mean + reach < NEGLIGIBLE * rate)), STABLE)
+    verdict = verdict.where(~((count >= 2) & (mean + reach < NEGLIGIBLE * rate)), STABLE)
     verdict = verdict.where(~((drifts & growth) | stuck), UNSTABLE)
     verdict = verdict.where(rate.notnull() | stuck, SATURATED)
     return verdict.where(done | stuck, "")

@@ -89,7 +89,8 @@ INPUTS: tuple[Variable, ...] = (
     Variable("capacity", "i8", "tokens", "KV cache M"),
     Variable("critical_rate", "f8", "requests/slot", "M / E[w]: no policy is stable beyond it (Prop. 3.2, 3.5)"),
     Variable("load", "f8", "1", "rate E[w] / M"),
-    Variable("budget", "f8", "requests/slot", "mean activation budget b; missing for policies without one"),
+    Variable("budget", "f8", "requests/slot", "mean activation budget, all classes; missing for policies without one"),
+    Variable("backlog_slope_theory", "f8", "requests/slot", "Algorithm 1 under Thm 3.3: sum of (lambda_k - b_k)^+"),
     Variable("warmup", "i8", "slots", "slots before the measured window"),
 )
 

@@ -163,8 +163,13 @@ def build(journal: Journal) -> xr.Dataset:
         column = np.array([np.nan if x is None else x for x in layout["inputs"][v.name]], dtype=v.dtype)
         variables[v.name] = (dims, column.reshape(shape), _attributes(v))
     coords = {
-        "policy": layout["policies"]["label"],
-        **{name: ("policy", values) for name, values in layout["policies"].items() if name != "label"},
+        # Objects, not fixed-width text: Zarr v3 has a data type for strings of any length only.
+        "policy": np.array(layout["policies"]["label"], dtype=object),
+        **{
+            name: ("policy", np.array(values, dtype=object))
+            for name, values in layout["policies"].items()
+            if name != "label"
+        },
         **layout["axes"],
         "replication": np.arange(replications),
     }

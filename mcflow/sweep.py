@@ -11,13 +11,14 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 import mcflow
-from mcflow import schema, store
+from mcflow import policies, schema, store
 from mcflow.budget import Budget
 from mcflow.errors import InputError, RunError
 from mcflow.exact import number
@@ -25,6 +26,7 @@ from mcflow.grid import Point, expand
 from mcflow.quantity import plain
 from mcflow.scenario import Scenario, results_hash
 from mcflow.spec import Experiment
+from mcflow.theory.capacity import class_budgets, class_rates
 
 BACKENDS = {"loky": "loky", "threads": "threading", "dask": "dask"}
 
@@ -290,13 +292,24 @@ def _warm_up(tasks: list[Task]) -> float:
     return max(seconds, default=1.0)
 
 
+def _backlog_slope(scenario: Scenario) -> float | None:
+    """Drift of the line under Algorithm 1 where it never overflows: sum of (lambda_k - b_k)^+."""
+    budgets, law = scenario.params.budgets, scenario.lengths
+    if policies.get(scenario.policy).buckets != "class" or budgets is None or scenario.rate is None:
+        return None
+    rates = class_rates(law, scenario.rate)
+    verdict = class_budgets(law.prompt_min.tolist(), law.output_min.tolist(), budgets, rates, scenario.capacity)
+    if not verdict.never_overflows:
+        return None
+    return float(sum(max(rate - b, Fraction(0)) for rate, b in zip(rates, budgets, strict=True)))
+
+
 def _layout(experiment: Experiment, points: list[Point], keys: list[str], theory_keys: list[str | None]) -> dict[str, Any]:
     """What turns journal rows into a dataset (JSON)."""
     import numba
     import xarray
 
     spec, law = experiment.spec, experiment.lengths
-    budgets = [getattr(point.scenario.params, "budget", None) for point in points]
     inputs = {
         "arrival_rate": [None if p.scenario.rate is None else float(p.scenario.rate) for p in points],
         "capacity": [p.scenario.capacity for p in points],
@@ -305,7 +318,8 @@ def _layout(experiment: Experiment, points: list[Point], keys: list[str], theory
             None if p.scenario.rate is None else float(p.scenario.rate * law.mean_workload / p.scenario.capacity)
             for p in points
         ],
-        "budget": [float(b.mean) if isinstance(b, Budget) else None for b in budgets],
+        "budget": [None if p.scenario.params.budgets is None else float(sum(p.scenario.params.budgets)) for p in points],
+        "backlog_slope_theory": [_backlog_slope(p.scenario) for p in points],
         "warmup": [p.scenario.warmup for p in points],
     }
     return {

@@ -1,0 +1,105 @@
+"""Dataset (+ theory) -> figures. Only this package knows matplotlib."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mcflow.errors import InputError
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+KINDS = ("overflow", "stability", "metric")
+SUFFIXES = (".png", ".pdf", ".svg")
+
+
+def figure(dataset: xr.Dataset, kind: str | None = None, x: str | None = None, y: str | None = None) -> Any:
+    """Draw a figure.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        As `mcflow.load` returns it. Axes other than ``x`` must have one value; select first.
+    kind : {"overflow", "stability", "metric"}, optional
+        By default ``overflow`` where there is an exact law, else ``metric``.
+    x : str, optional
+        Axis to plot against; by default the one that varies.
+    y : str, optional
+        Result to plot (kind ``metric``).
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    InputError
+        If kind, axis or result are unknown, or more than one axis varies.
+    """
+    import importlib
+
+    from mcflow.plot.style import style
+    from mcflow.report import varying
+    from mcflow.schema import VARIABLES
+
+    if kind is None:
+        kind = "overflow" if bool(dataset["overflow_exact"].notnull().any()) and y is None else "metric"
+    if kind not in KINDS:
+        raise InputError(f"unknown kind {kind!r}; known: {', '.join(KINDS)}", where="--kind")
+    axes = [str(d) for d in dataset.sizes if d not in ("policy", "replication")]
+    vary = varying(dataset)
+    if x is None:
+        if len(vary) > 1:
+            raise InputError(f"several axes vary ({', '.join(vary)}); choose one and select values of the others", where="--x")
+        if not axes:
+            raise InputError("the experiment has no axis to plot against; use mcflow show", where="--x")
+        x = vary[0] if vary else axes[0]
+    if x not in axes:
+        raise InputError(f"no axis {x!r}; there are: {', '.join(axes) or 'none'}", where="--x")
+    others = [axis for axis in vary if axis != x]
+    if others:
+        raise InputError(
+            f"axis {others[0]} varies too; run with --set axes.{others[0]}=[...] or select in Python", where="--x"
+        )
+    if y is not None and (y not in VARIABLES or y == "verdict" or f"{y}" not in dataset):
+        raise InputError(f"no result {y!r}; see mcflow show --columns", where="--y")
+    flat = dataset.isel({axis: 0 for axis in axes if axis != x})
+    with style():
+        return importlib.import_module(f"mcflow.plot.{kind}").draw(flat, x, y)
+
+
+def save(
+    dataset: xr.Dataset,
+    kind: str | None,
+    results: Path,
+    *,
+    x: str | None = None,
+    y: str | None = None,
+    target: Path | None = None,
+) -> Path:
+    """Draw and write a figure, by default beside the dataset; returns where.
+
+    Raises
+    ------
+    InputError
+        As `figure`, or if the target cannot be written.
+    """
+    from mcflow.plot.style import style
+
+    stem = "-".join(part for part in (results.name.removesuffix(".zarr"), kind or "figure", y) if part)
+    target = target or results.with_name(f"{stem}.png")
+    if target.suffix.lower() not in SUFFIXES:
+        raise InputError(f"must end in {', '.join(SUFFIXES)}", where=str(target))
+    drawn = figure(dataset, kind, x, y)
+    temporary = target.with_name(f".{target.stem}.tmp{target.suffix}")
+    try:
+        with style():
+            drawn.savefig(temporary)
+        os.replace(temporary, target)
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror or error}", where=str(target)) from None
+    finally:
+        temporary.unlink(missing_ok=True)
+    return target

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,11 @@ class ClassBudgetParams(PolicyParams):
     """``b``: one budget a class, classes being the distinct (prompt, output) pairs, ascending."""
 
     b: Annotated[tuple[ExactNumber, ...], BeforeValidator(_each)]
+
+    @property
+    def budgets(self) -> tuple[Fraction, ...]:
+        """See `PolicyParams`."""
+        return self.b
 
 
 @policy(

@@ -61,20 +61,9 @@ class PolicyParams(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
 
     @property
-    def summary(self) -> str:
-        """Parameters as ``b=12`` for labels."""
-        parts = []
-        for name in type(self).model_fields:
-            value = getattr(self, name)
-            if value != type(self).model_fields[name].default:
-                parts.append(f"{name}={_text(value)}")
-        return " ".join(parts)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, tuple | list):
-        return ",".join(_text(item) for item in value)
-    return f"{float(value):.6g}" if isinstance(value, Fraction) else str(value)
+    def budgets(self) -> tuple[Fraction, ...] | None:
+        """Mean activations a slot that the policy allows, one a waiting line; None: no such limit."""
+        return None
 
 
 class Setting(NamedTuple):

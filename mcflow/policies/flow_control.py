@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +27,11 @@ class FlowControlParams(PolicyParams):
     def budget(self) -> Budget:
         """The law of B_t."""
         return Budget.of(self.b, self.law)
+
+    @property
+    def budgets(self) -> tuple[Fraction, ...]:
+        """See `PolicyParams`."""
+        return (self.b,)
 
 
 @policy(

@@ -205,10 +205,15 @@ class Tilted:
         self.ages, self.tilt, self.log_moment = ages, tilt, log_moment
         with np.errstate(divide="ignore"):
             self._still = np.exp(np.log(ages.gone) - log_moment)
+        #: Probability that X_j is not 0 under the tilt, shape (ages,).
+        self.alive = np.maximum(1.0 - self._still, np.finfo(float).tiny)
         small = ages.count * len(ages.first) <= KEEP
-        self._weights = self._weigh(np.arange(ages.count)) if small else None
+        self._weights = self._weigh(slice(None)) if small else None
 
-    def _weigh(self, rows: Array) -> Array:
+    def _weigh_kept(self, rows: slice | Array) -> Array:
+        return self._weigh(rows) if self._weights is None else self._weights[rows]
+
+    def _weigh(self, rows: slice | Array) -> Array:
         ages = self.ages
         share = ages.shares(rows)
         exponent = self.tilt * (ages.last + ages.age[rows, None]) - self.log_moment[rows, None]
@@ -227,9 +232,24 @@ class Tilted:
         step : ndarray of int64, shape (frequencies,)
             Frequencies ``theta = 2 pi step / points`` of the lattice.
         """
-        weights = self._weigh(rows) if self._weights is None else self._weights[rows]
+        weights = self._weigh_kept(rows)
         # One real product instead of a complex one with a real factor.
         mixed = (weights @ np.ascontiguousarray(runs).view(float)).view(complex)
         mixed *= lattice.wave(self.ages.age[rows, None] * step)
         mixed += self._still[rows, None]
         return mixed
+
+    def ceiling(self, start: int, lattice: Lattice) -> Array:
+        """Upper bounds of the moduli of `waves` at all frequencies from ``start`` up, shape (ages,).
+
+        The geometric sum over a run of n prompt lengths is at most ``2 / |1 - exp(-z)|``,
+        which falls with the frequency: wide histogram cells rule out most of the lattice
+        at one stroke.
+        """
+        size, still = self.ages.size[:, None], np.zeros(1, dtype=np.int64)
+        peak = lattice.mean_wave(size, self.tilt, still).real[:, 0]
+        reach = np.abs(lattice.one_minus_wave(np.array(self.tilt), still + start))
+        with np.errstate(divide="ignore"):
+            bound = np.minimum(peak, (1 + np.exp(-self.ages.size * self.tilt)) / (self.ages.size * reach))
+        parts = [self._weigh_kept(rows) @ bound for rows in self.ages.blocks()]
+        return np.concatenate(parts) + self._still

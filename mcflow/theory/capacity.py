@@ -111,6 +111,12 @@ class ClassBudgets:
         return self.load <= 1
 
 
+def class_rates(law: LengthLaw, rate: Exact) -> list[Fraction]:
+    """``lambda_k`` in requests per slot: the total rate split by the weights of the classes."""
+    total = int(law.weight.sum())
+    return [exact(rate) * Fraction(weight, total) for weight in law.weight.tolist()]
+
+
 def class_budgets(
     prompts: Sequence[int],
     outputs: Sequence[int],

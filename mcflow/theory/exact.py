@@ -143,7 +143,8 @@ class _Saturated:
         and likewise below; the best of a range of s serves.
         """
         here, mean, variance = (float(value[0]) for value in self.cumulants(np.array([tilt])))
-        reach = 2.0 ** np.arange(-5, 5.5, 0.5) / max(math.sqrt(variance), 0.05)
+        sd, largest = math.sqrt(variance), float(self.ages.last.max() + self.ages.count)
+        reach = np.geomspace(0.03 / max(sd, largest), 32 / max(sd, 0.05), 40)
         with np.errstate(over="ignore", invalid="ignore"):
             above = (self.cumulants(tilt + reach)[0] - here - OUTSIDE) / reach
             below = (here - self.cumulants(tilt - reach)[0] + OUTSIDE) / reach
@@ -188,22 +189,18 @@ class _Saturated:
         return tilted.waves(rows, self.ages.runs_at(tilted.tilt, step, lattice), step, lattice)
 
     def _screen(self, tilted: Tilted, lattice: Lattice) -> Array:
-        """Frequencies that the ages looked at so far do not rule out.
-
-        Ages are taken in windows scattered over the whole range (multiples of the golden
-        ratio): early ones see the prompts, late ones the ends of the outputs.
-        """
-        span = self.activations.span
-        windows = self.ages.count // span
-        order = np.argsort(np.arange(windows) * 0.6180339887498949 % 1.0)
-        group = max(1, SCREEN // span)
-        chunks = [
-            (order[i : i + group, None] * span + np.arange(span)).reshape(-1) for i in range(0, windows, group)
-        ]
-        size = max(64, min(4096, BLOCK // max(group * span, len(self.ages.first))))
+        """Frequencies that part of the ages does not rule out, ascending."""
+        chunks = self._scattered(tilted)
+        if not chunks:
+            return np.arange(lattice.points // 2 + 1)
+        size = max(64, min(4096, BLOCK // max(len(chunks[0]), len(self.ages.first))))
+        every = np.sort(np.concatenate(chunks))
         kept = []
         half = lattice.points // 2 + 1
         for start in range(0, half, size):
+            ceiling = tilted.ceiling(start, lattice)
+            if self.activations.log_modulus(ceiling[every, None], tilted.log_moment[every])[0] <= VANISHED:
+                break
             step = np.arange(start, min(start + size, half))
             runs = self.ages.runs_at(tilted.tilt, step, lattice)
             left = np.zeros(len(step))
@@ -217,3 +214,20 @@ class _Saturated:
                     break
             kept.append(step)
         return np.concatenate(kept)
+
+    def _scattered(self, tilted: Tilted) -> list[Array]:
+        """Ages minus 1 in chunks of whole windows, the most telling ones first.
+
+        A random order weighted by the chance to be alive (drawn from the golden ratio, so
+        always the same): early ages see the prompts, later ones the ends of the outputs,
+        and ages that hardly any request reaches see nothing.
+        """
+        span = self.activations.span
+        windows = self.ages.count // span
+        alive = tilted.alive[: windows * span].reshape(windows, span).mean(axis=1)
+        spread = np.arange(1, windows + 1) * 0.6180339887498949 % 1.0
+        order = np.argsort(-np.log(spread) / alive)
+        group = max(1, SCREEN // span)
+        return [
+            (order[i : i + group, None] * span + np.arange(span)).reshape(-1) for i in range(0, windows, group)
+        ]

@@ -51,12 +51,12 @@ class Lattice:
         -------
         ndarray of complex128, shape (runs, frequencies)
         """
-        top = self._one_minus_wave(size * tilt, size * step)
-        bottom = self._one_minus_wave(np.array(tilt), step)
+        top = self.one_minus_wave(size * tilt, size * step)
+        bottom = self.one_minus_wave(np.array(tilt), step)
         still = bottom == 0
         return np.where(still | (size == 1), 1.0, top / np.where(still, 1.0, bottom) / size)
 
-    def _one_minus_wave(self, decay: Array, turns: Array) -> Array:
+    def one_minus_wave(self, decay: Array, turns: Array) -> Array:
         """``1 - exp(-decay - 2 pi i turns / points)`` without cancellation."""
         rest = turns - turns // self.points * self.points
         rest = np.where(2 * rest > self.points, rest - self.points, rest)

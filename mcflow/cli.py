@@ -1,0 +1,241 @@
+"""The commands. Each imports what it needs when it runs, so that ``--help`` is quick."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import mcflow
+from mcflow.errors import InputError, RunError
+
+app = typer.Typer(
+    help="Monte Carlo laboratory for KV-cache-constrained LLM serving.",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+DEFAULT_SLOTS = 100_000
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
+Dataset = Annotated[Path, typer.Argument(help="Dataset, RESULTS.zarr.", show_default=False)]
+Capacity = Annotated[int, typer.Option("--capacity", help="KV cache M, in tokens.", show_default=False)]
+Workload = Annotated[
+    Path | None, typer.Option("--workload", help="YAML file: what stands under workload:, numbers for axes.")
+]
+
+
+def main() -> None:
+    """Entry point: run a command; a user's mistake is one line and exit code 2."""
+    sys.exit(_run(lambda: app(standalone_mode=False)))
+
+
+def _run(command: Callable[[], Any]) -> int:
+    try:
+        code = command()
+        sys.stdout.flush()
+    except InputError as error:
+        return _say(str(error), 2)
+    except RunError as error:
+        return _say(str(error), 1)
+    except (KeyboardInterrupt, typer.Abort):
+        return _say("interrupted; what is finished is saved, the same command goes on from there", 130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        # Typer's usage errors; their class is not public (some versions vendor click).
+        if not hasattr(error, "format_message"):
+            raise
+        context = getattr(error, "ctx", None)
+        hint = f" (see {context.command_path} --help)" if context is not None else ""
+        return _say(" ".join(error.format_message().split()) + hint, 2)
+    return code if isinstance(code, int) else 0
+
+
+def _say(message: str, code: int) -> int:
+    print(f"mcflow: {message}", file=sys.stderr)
+    return code
+
+
+def _print_json(values: dict[str, Any]) -> None:
+    print(json.dumps(values, allow_nan=False))
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"mcflow {mcflow.__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _options(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command()
+def run(
+    experiment: Annotated[Path, typer.Argument(help="Experiment file, see docs/experiments.md.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Folder of results.")] = Path("results"),
+    jobs: Annotated[int, typer.Option(help="Workers; -1 for one a core.")] = -1,
+    backend: Annotated[str, typer.Option(help="loky, threads or dask.")] = "loky",
+    scheduler: Annotated[str | None, typer.Option(help="Address of a Dask scheduler.", show_default=False)] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE in place of the file's, e.g. run.slots=1e5.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Forget earlier results of this experiment.")] = False,
+) -> None:
+    """Run an experiment: simulate what is missing, then tables, dataset and figures."""
+    from mcflow.progress import Bar
+    from mcflow.spec import Experiment
+    from mcflow.sweep import run_experiment
+
+    loaded = Experiment(experiment, set_)
+    with Bar(loaded.spec.name) as bar:
+        sweep = run_experiment(
+            loaded, out, jobs=jobs, backend=backend, scheduler=scheduler, fresh=fresh, progress=bar
+        )
+    from mcflow import store
+    from mcflow.plot import save
+
+    dataset = store.load(sweep.dataset)
+    _show_tables(dataset, None)
+    figures = [save(dataset, figure.kind, sweep.dataset, x=figure.x, y=figure.y) for figure in loaded.spec.figures]
+    print(f"points:  {sweep.computed} of {sweep.total} tasks computed now, the rest found in the journal")
+    print(f"dataset: {sweep.dataset}")
+    for path in figures:
+        print(f"figure:  {path}")
+
+
+@app.command()
+def simulate(
+    capacity: Capacity,
+    policy: Annotated[str, typer.Option(help="Policy, see mcflow policies.", show_default=False)],
+    param: Annotated[list[str] | None, typer.Option(help="K=V, one parameter of the policy; lists as 4,4,4.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Request trace, CSV or JSONL, gz or not.")] = None,
+    workload: Workload = None,
+    time_unit: Annotated[str | None, typer.Option(help="Unit of the trace's times: slot, s, ms, us or ns.")] = None,
+    slots: Annotated[int | None, typer.Option(help="Horizon; a trace otherwise runs until drained.")] = None,
+    seed: Annotated[int, typer.Option(help="Root seed.")] = 0,
+    block_size: Annotated[int, typer.Option(help="Tokens a memory block.")] = 1,
+    progress: Annotated[str, typer.Option(help="reset or recompute: what eviction does to made tokens.")] = "reset",
+    victims: Annotated[str | None, typer.Option(help="lifo, all or none; by default the policy's own.")] = None,
+    service: Annotated[str, typer.Option(help="Iteration time; unit (1 slot) is the only one yet.")] = "unit",
+    as_json: Json = False,
+    requests: Annotated[Path | None, typer.Option(help="CSV: one row a request.")] = None,
+    usage: Annotated[Path | None, typer.Option(help="CSV: one row a slot.")] = None,
+) -> None:
+    """Simulate one run, of a trace or of a workload."""
+    from mcflow import frames, report
+    from mcflow.commands import simulate_once
+
+    for target in (requests, usage):
+        frames.check_writable(target)
+    outcome, messages = simulate_once(
+        capacity=capacity, policy=policy, param=param or [], trace=trace, workload=workload, time_unit=time_unit,
+        slots=slots, default_slots=DEFAULT_SLOTS, seed=seed, block_size=block_size, progress=progress,
+        victims=victims, service=service, record=requests is not None, keep_usage=usage is not None,
+    )  # fmt: skip
+    for message in messages:
+        print(f"mcflow: {message}", file=sys.stderr)
+    if requests is not None:
+        frames.write_requests(outcome, requests)
+    if usage is not None:
+        frames.write_usage(outcome, usage)
+    if as_json:
+        _print_json(outcome.summary())
+    else:
+        report.console().print(report.mapping_table(outcome.summary(), f"{policy}, M = {capacity:,} tokens"))
+
+
+@app.command()
+def theory(
+    capacity: Capacity,
+    workload: Workload = None,
+    budget: Annotated[str | None, typer.Option(help="Mean activation budget b, requests per slot.")] = None,
+    law: Annotated[str, typer.Option(help="Budget law: constant, credit, bernoulli, poisson or uniform.")] = "credit",
+    as_json: Json = False,
+) -> None:
+    """Capacity, stability conditions, exact overflow law and bounds."""
+    from mcflow import report
+    from mcflow.commands import theory_of
+
+    values = theory_of(capacity=capacity, workload=workload, budget=budget, law=law)
+    if as_json:
+        _print_json(values)
+    else:
+        report.console().print(report.mapping_table(values, f"{workload}, M = {capacity:,} tokens"))
+
+
+@app.command()
+def plot(
+    results: Dataset,
+    kind: Annotated[str | None, typer.Option(help="overflow, stability or metric.", show_default=False)] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="PNG, PDF or SVG file.", show_default=False)] = None,
+    x: Annotated[str | None, typer.Option("--x", help="Axis to plot against.", show_default=False)] = None,
+    y: Annotated[str | None, typer.Option("--y", help="Result to plot (kind metric).", show_default=False)] = None,
+) -> None:
+    """Draw a figure of a dataset."""
+    from mcflow import store
+    from mcflow.plot import save
+
+    print(save(store.load(results), kind, results, x=x, y=y, target=output))
+
+
+@app.command()
+def show(
+    results: Dataset,
+    columns: Annotated[str | None, typer.Option(help="Results to show, comma-separated.", show_default=False)] = None,
+) -> None:
+    """Print the table of estimates with intervals."""
+    from mcflow import store
+
+    _show_tables(store.load(results), columns.split(",") if columns else None)
+
+
+def _show_tables(dataset: Any, columns: list[str] | None) -> None:
+    import difflib
+
+    from mcflow import report, schema
+
+    known = [v.name for v in (*schema.MEASURED, *schema.COMPUTED, *schema.INPUTS) if v.name != "verdict"]
+    for name in columns or []:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+            raise InputError(f"unknown result {name!r}; {hint}", where="--columns")
+    console = report.console()
+    for table in report.tables(dataset, columns):
+        console.print(table)
+    for note in report.notes(dataset):
+        console.print(note)
+
+
+@app.command()
+def export(results: Dataset, output: Annotated[Path, typer.Argument(help="NetCDF file, OUT.nc.", show_default=False)]) -> None:
+    """Write a dataset as NetCDF-4."""
+    from mcflow import frames, store
+
+    frames.check_writable(output)
+    store.export(store.load(results), output)
+    print(output)
+
+
+@app.command(name="policies")
+def list_policies() -> None:
+    """List policies: rule, parameters, victims, what each knows of output lengths."""
+    from mcflow import report
+    from mcflow.commands import policy_table
+
+    report.console().print(policy_table())
+
+
+if __name__ == "__main__":
+    main()

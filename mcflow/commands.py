@@ -1,0 +1,195 @@
+"""What the commands simulate, theory and policies do, apart from printing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from rich.table import Table
+
+from mcflow import policies
+from mcflow.budget import Budget
+from mcflow.errors import InputError
+from mcflow.policies.contract import Policy, PolicyParams
+from mcflow.policies.victims import VICTIMS
+from mcflow.scenario import LARGEST_CAPACITY, Scenario
+from mcflow.simulate import Outcome, simulate, simulate_trace
+from mcflow.spec import WorkloadFile, readable
+from mcflow.workload.trace import read_trace
+
+#: Most slots of one run; beyond it somebody mistook a unit.
+LONGEST = 10**12
+
+
+def parameters(policy: Policy, assignments: list[str]) -> PolicyParams:
+    """Parse ``K=V`` pairs into the policy's parameters; ``4,4,4`` is a list.
+
+    Raises
+    ------
+    InputError
+        For anything the policy does not accept.
+    """
+    import difflib
+
+    values: dict[str, Any] = {}
+    known = list(policy.params.model_fields)
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals:
+            raise InputError(f"expected K=V, got {assignment!r}", where="--param")
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"{policy.name} takes {', '.join(known)}"
+            raise InputError(f"unknown parameter {key!r}; {hint}", where=f"--param {assignment}")
+        if key in values:
+            raise InputError(f"{key} is given twice", where=f"--param {assignment}")
+        values[key] = text.split(",") if "," in text else text
+    try:
+        return policy.params.model_validate(values)
+    except ValidationError as error:
+        problem = error.errors(include_input=False, include_url=False)[0]
+        name = str(problem["loc"][0]) if problem["loc"] else ", ".join(values)
+        if problem["type"] == "missing":
+            raise InputError(f"{policy.name} needs {name}; give --param {name}=...", where="--param") from None
+        raise InputError(readable(problem), where=f"--param {name}") from None
+
+
+def _bounded(option: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise InputError(f"must be from {least} to {most}, got {value}", where=option)
+
+
+def _one_of(option: str, value: str, known: list[str]) -> None:
+    if value not in known:
+        raise InputError(f"must be one of {', '.join(known)}, got {value!r}", where=option)
+
+
+def simulate_once(
+    *,
+    capacity: int,
+    policy: str,
+    param: list[str],
+    trace: Path | None,
+    workload: Path | None,
+    time_unit: str | None,
+    slots: int | None,
+    default_slots: int,
+    seed: int,
+    block_size: int,
+    progress: str,
+    victims: str | None,
+    service: str,
+    record: bool,
+    keep_usage: bool,
+) -> tuple[Outcome, list[str]]:
+    """Check the options of ``mcflow simulate`` and run it.
+
+    Returns
+    -------
+    tuple of Outcome and list of str
+        The outcome, and what the user should know (units taken, rows dropped, rejections).
+
+    Raises
+    ------
+    InputError
+        If an option or a file is not usable.
+    """
+    if (trace is None) == (workload is None):
+        raise InputError("give either --trace FILE or --workload FILE")
+    _bounded("--capacity", capacity, 1, LARGEST_CAPACITY)
+    _bounded("--block-size", block_size, 1, LARGEST_CAPACITY)
+    _bounded("--seed", seed, 0, 2**63 - 1)
+    if slots is not None:
+        _bounded("--slots", slots, 1, LONGEST)
+    _one_of("--progress", progress, ["reset", "recompute"])
+    _one_of("--service", service, ["unit"])
+    try:
+        chosen = policies.get(policy)
+    except InputError as error:
+        raise error.at("--policy") from None
+    victims = chosen.victims if victims is None else victims
+    _one_of("--victims", victims, list(VICTIMS))
+    params = parameters(chosen, param)
+    recompute = progress == "recompute"
+    if workload is not None:
+        if time_unit is not None:
+            raise InputError("goes with --trace only", where="--time-unit")
+        file = WorkloadFile(workload)
+        if file.rate is None:
+            raise InputError("no arrival rate; give arrivals: {kind: poisson, rate: ...}", where=str(workload))
+        scenario = Scenario(
+            policy, params, capacity, file.lengths, file.rate, slots or default_slots, 0, seed, victims, recompute, block_size
+        )
+        try:
+            outcome = simulate(scenario, record=record, keep_usage=keep_usage)
+        except InputError as error:
+            raise error.at("--param") from None
+        messages = [] if slots else [f"{default_slots:,} slots; --slots sets another horizon"]
+        return outcome, messages + _rejections(outcome, capacity)
+    assert trace is not None
+    rows = read_trace(trace, time_unit)
+    if rows.arrived is None:
+        raise InputError(
+            "has no arrival times; to draw its lengths under Poisson arrivals, write a --workload file with "
+            "lengths: {kind: trace, file: ...}",
+            where=str(trace),
+        )
+    try:
+        outcome = simulate_trace(
+            policy, params, arrived=rows.arrived, prompt=rows.prompt, output=rows.output, ident=rows.row,
+            capacity=capacity, slots=slots, seed=seed, victims=victims, recompute=recompute,
+            block_size=block_size, keep_usage=keep_usage,
+        )  # fmt: skip
+    except InputError as error:
+        raise error.at(str(trace)) from None
+    return outcome, [*rows.notices, *_rejections(outcome, capacity)]
+
+
+def _rejections(outcome: Outcome, capacity: int) -> list[str]:
+    """Say which requests can never be served."""
+    count = outcome.summary()["rejected"]
+    if not count:
+        return []
+    first = ""
+    if outcome.requests is not None:
+        at = int((outcome.requests.status == "rejected").argmax())
+        peak = int(outcome.requests.prompt[at]) + int(outcome.requests.output[at])
+        first = f", the first being id {outcome.requests.ident[at]} with l + o = {peak}"
+    return [f"{count} request(s) can never fit into M = {capacity} and were rejected on arrival{first}"]
+
+
+def theory_of(*, capacity: int, workload: Path | None, budget: str | None, law: str) -> dict[str, Any]:
+    """Report of ``mcflow theory``; see `mcflow.theory.theory_report`.
+
+    Raises
+    ------
+    InputError
+        If an option or the file is not usable.
+    """
+    from mcflow.theory import theory_report
+
+    if workload is None:
+        raise InputError("give --workload FILE")
+    _bounded("--capacity", capacity, 1, LARGEST_CAPACITY)
+    file = WorkloadFile(workload)
+    chosen = None
+    if budget is not None:
+        try:
+            chosen = Budget.of(budget, law)
+        except InputError as error:
+            raise error.at("--budget") from None
+    return theory_report(file.lengths, capacity, budget=chosen, rate=file.rate)
+
+
+def policy_table() -> Table:
+    """Names, parameters, victims, knowledge and rule of every policy."""
+    table = Table()
+    for column in ("policy", "parameters", "victims", "knows of o", "rule"):
+        table.add_column(column, overflow="fold", no_wrap=column == "policy")
+    for name in sorted(policies.POLICIES):
+        entry = policies.POLICIES[name]
+        fields = entry.params.model_fields.items()
+        shown = ", ".join(key if field.is_required() else f"{key}={field.default}" for key, field in fields)
+        table.add_row(name, shown, entry.victims, entry.knows, entry.rule)
+    return table

@@ -1,0 +1,155 @@
+"""Tables on the terminal: numbers with their uncertainty, one table a policy."""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from mcflow import estimate
+from mcflow.schema import MEASURED, VARIABLES
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+#: Columns of `mcflow show` where they hold anything, in this order.
+COLUMNS = (
+    "overflow_probability", "overflow_exact", "bound_chernoff", "bound_hoeffding", "bound_hoeffding_paper",
+    "request_throughput", "latency_mean", "latency_p95", "backlog_slope", "usage_peak", "rejected",
+)  # fmt: skip
+
+HEADS = {
+    "overflow_probability": "P(overflow)",
+    "overflow_exact": "exact (saturated)",
+    "bound_chernoff": "Chernoff",
+    "bound_bernstein": "Bernstein",
+    "bound_hoeffding": "Hoeffding",
+    "bound_hoeffding_paper": "paper's form",
+    "request_throughput": "requests/slot",
+    "latency_mean": "latency, slots",
+    "latency_p95": "p95, slots",
+    "backlog_slope": "backlog/slot",
+    "usage_peak": "peak, tokens",
+}
+
+NO_STEADY_STATE = "no steady state"
+
+
+def console(stream: Any = None) -> Console:
+    """A console that does not fold tables when the output is a file."""
+    stream = sys.stdout if stream is None else stream
+    return Console(file=stream, width=None if stream.isatty() else 220, highlight=False)
+
+
+def with_error(value: float, half: float) -> str:
+    """``0.05565 ± 0.00012``: two digits of the half width decide the digits of the value."""
+    if math.isnan(value):
+        return "-"
+    if math.isnan(half):
+        return f"{value:.4g}"
+    if half == 0:
+        return f"{value:.6g}"
+    digits = 1 - math.floor(math.log10(half))
+    if max(abs(value), half) < 1e-3:
+        power = math.floor(math.log10(max(abs(value), half)))
+        scale = 10.0**power
+        digits = max(digits + power, 0)
+        return f"({value / scale:.{digits}f} ± {half / scale:.{digits}f})e{power:+03d}"
+    return f"{value:.{max(digits, 0)}f} ± {half:.{max(digits, 0)}f}"
+
+
+def varying(dataset: xr.Dataset) -> list[str]:
+    """Axes with more than one value, in order."""
+    return [str(d) for d in dataset.sizes if d not in ("policy", "replication") and dataset.sizes[d] > 1]
+
+
+def tables(dataset: xr.Dataset, columns: list[str] | None = None) -> list[Table]:
+    """One table a policy: a row a grid point.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        As `mcflow.store.load` returns it.
+    columns : list of str, optional
+        Names of `mcflow.schema`; by default those of `COLUMNS` that say something.
+    """
+    summary = estimate.estimates(dataset)
+    axes = [str(d) for d in dataset.sizes if d not in ("policy", "replication")]
+    shown_axes = varying(dataset) or axes
+    chosen = columns or [name for name in COLUMNS if _says_something(dataset, name)]
+    result = []
+    for at, label in enumerate(dataset["policy"].values.tolist()):
+        point = dataset.isel(policy=at)
+        supply = str(point["supply"].item())
+        title = f"{label}: {point['policy_name'].item()}"
+        title += ", endless supply" if supply == "endless" else ""
+        title += {"none": ", no eviction", "lifo": ", LIFO eviction", "all": ", evict-all"}[str(point["victims"].item())]
+        table = Table(title=title, title_justify="left", title_style="bold")
+        for axis in shown_axes:
+            table.add_column(axis, justify="right", no_wrap=True)
+        for name in chosen:
+            table.add_column(HEADS.get(name, name), justify="right", no_wrap=True)
+        table.add_column("state", no_wrap=True)
+        for index in np.ndindex(*(dataset.sizes[axis] for axis in axes)):
+            cell = dict(zip(axes, index, strict=True))
+            row = summary.isel(policy=at, **cell)
+            inputs = point.isel(**cell)
+            state = str(row["stability"].item())
+            cells = [f"{dataset[axis].values[cell[axis]]:.6g}" for axis in shown_axes]
+            cells += [_cell(name, row, inputs, state) for name in chosen]
+            table.add_row(*cells, state or "missing")
+        result.append(table)
+    return result
+
+
+def _says_something(dataset: xr.Dataset, name: str) -> bool:
+    values = dataset[name]
+    if name == "rejected":
+        return bool((values > 0).any())
+    return bool(values.notnull().any())
+
+
+def _cell(name: str, row: xr.Dataset, inputs: xr.Dataset, state: str) -> str:
+    if VARIABLES[name] not in MEASURED:
+        value = float(inputs[name])
+        return "-" if math.isnan(value) else f"{value:.4g}"
+    if estimate.steady(name) and state == estimate.UNSTABLE:
+        return NO_STEADY_STATE if name == "overflow_probability" else "-"
+    value, half = float(row[name]), float(row[f"{name}_half_width"])
+    if name == "overflow_probability":
+        limit = float(row["overflow_probability_limit"])
+        if not math.isnan(limit):
+            return f"< {limit:.2g} (none seen)"
+    return with_error(value, half)
+
+
+def notes(dataset: xr.Dataset) -> list[str]:
+    """What a reader of the table has to know."""
+    states = estimate.stability(dataset)
+    result = ["± is the half width of a 95 % Student t interval over replications."]
+    unstable = int((states == estimate.UNSTABLE).sum())
+    if unstable:
+        result.append(
+            f"{unstable} point(s) are unstable: the line grows without end, so no steady-state probability or latency exists there."
+        )
+    undecided = int((states == estimate.UNDECIDED).sum())
+    if undecided:
+        result.append(f"{undecided} point(s) are undecided: more slots or replications would tell whether the line grows.")
+    if bool((states == "").any()):
+        result.append("Points marked missing are not done yet; the same command continues.")
+    return result
+
+
+def mapping_table(values: dict[str, Any], title: str) -> Table:
+    """A two-column table of a report."""
+    table = Table(title=title, title_justify="left", title_style="bold", show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    for name, value in values.items():
+        text = "-" if value is None else f"{value:,}" if isinstance(value, int) else value
+        table.add_row(name.replace("_", " "), f"{text:.9g}" if isinstance(text, float) else str(text))
+    return table
