@@ -19,6 +19,9 @@ LEVEL = 0.95
 
 STABLE, UNSTABLE, UNDECIDED, SATURATED = "stable", "unstable", "undecided", "saturated"
 
+#: With events in fewer replications than this, a t interval for their probability is not to be trusted.
+FEW = 8
+
 #: A backlog that grows makes the last quarter this much longer than the average line.
 GROWTH = 1.3
 
@@ -35,7 +38,7 @@ def half_width(values: xr.DataArray, level: float = LEVEL) -> xr.DataArray:
 
     count = values.notnull().sum("replication")
     spread = values.std("replication", ddof=1)
-    quantile = stdtrit(np.maximum(count - 1, 1), 0.5 + level / 2)
+    quantile = count.copy(data=stdtrit(np.maximum(count.values - 1, 1), 0.5 + level / 2))
     return (quantile * spread / np.sqrt(count)).where(count >= 2)
 
 
@@ -47,9 +50,15 @@ def zero_limit(dataset: xr.Dataset, level: float = LEVEL) -> xr.DataArray:
     """
     events = dataset["overflow_slots"].sum("replication")
     slots = dataset["measured_slots"].where(dataset["measured_slots"] > 0).sum("replication")
-    trials = slots / float(dataset.attrs["max_output"])
-    limit = 1 - (1 - level) ** (1 / np.maximum(trials, 1))
+    trials = (slots / float(dataset.attrs["max_output"])).clip(min=1)
+    limit = 1 - (1 - level) ** (1 / trials)
     return limit.where((events == 0) & (slots > 0))
+
+
+def few_events(dataset: xr.Dataset) -> xr.DataArray:
+    """Whether overflow was seen, but in fewer than `FEW` replications."""
+    seen = (dataset["overflow_slots"] > 0).sum("replication")
+    return (seen > 0) & (seen < FEW)
 
 
 def estimates(dataset: xr.Dataset, level: float = LEVEL) -> xr.Dataset:
@@ -59,7 +68,8 @@ def estimates(dataset: xr.Dataset, level: float = LEVEL) -> xr.Dataset:
     -------
     xarray.Dataset
         For each per-replication result ``x``: ``x`` and ``x_half_width``; for the overflow
-        probability also ``overflow_probability_limit``; and ``stability``, a text. Dims
+        probability also ``overflow_probability_limit`` (`zero_limit`) and ``overflow_few``
+        (`few_events`); and ``stability``, a text. Dims
         (policy, *axes).
     """
     import xarray as xr
@@ -74,6 +84,7 @@ def estimates(dataset: xr.Dataset, level: float = LEVEL) -> xr.Dataset:
         result[variable.name] = values.mean("replication")
         result[f"{variable.name}_half_width"] = half_width(values, level)
     result["overflow_probability_limit"] = zero_limit(dataset, level)
+    result["overflow_few"] = few_events(dataset)
     result["stability"] = stability(dataset)
     return xr.Dataset(result)
 

@@ -135,8 +135,8 @@ class _Cell:
             problem = error.errors(include_input=False, include_url=False)[0]
             loc = problem["loc"] or tuple(name for name in list(entry.params)[:1])
             quantity: Any = entry.params
-            for part in loc:
-                quantity = quantity[part] if isinstance(quantity, dict | list) else quantity
+            for part in loc:  # an error may lie deeper than what the user wrote
+                quantity = quantity[part] if isinstance(quantity, dict | list) else quantity  # type: ignore[index]
             raise self.error(quantity, (*place, *loc), readable(problem)) from None
 
     def scenario(self, i: int) -> Scenario:

@@ -16,10 +16,14 @@ from mcflow.schema import MEASURED, VARIABLES
 if TYPE_CHECKING:
     import xarray as xr
 
-#: Columns of `mcflow show` where they hold anything, in this order.
-COLUMNS = (
+#: Columns of `mcflow show` where there is an exact law to compare with, and where there is none.
+AGAINST_THEORY = (
     "overflow_probability", "overflow_exact", "bound_chernoff", "bound_hoeffding", "bound_hoeffding_paper",
-    "request_throughput", "latency_mean", "latency_p95", "backlog_slope", "usage_peak", "rejected",
+    "latency_mean", "rejected",
+)  # fmt: skip
+WITHOUT_THEORY = (
+    "overflow_probability", "request_throughput", "latency_mean", "latency_p95", "backlog_slope", "usage_peak",
+    "rejected",
 )  # fmt: skip
 
 HEADS = {
@@ -75,12 +79,14 @@ def tables(dataset: xr.Dataset, columns: list[str] | None = None) -> list[Table]
     dataset : xarray.Dataset
         As `mcflow.store.load` returns it.
     columns : list of str, optional
-        Names of `mcflow.schema`; by default those of `COLUMNS` that say something.
+        Names of `mcflow.schema`; by default overflow against theory, or, where there is no exact
+        law, throughput, latency and drift.
     """
     summary = estimate.estimates(dataset)
     axes = [str(d) for d in dataset.sizes if d not in ("policy", "replication")]
     shown_axes = varying(dataset) or axes
-    chosen = columns or [name for name in COLUMNS if _says_something(dataset, name)]
+    usual = AGAINST_THEORY if bool(dataset["overflow_exact"].notnull().any()) else WITHOUT_THEORY
+    chosen = columns or [name for name in usual if name != "rejected" or bool((dataset[name] > 0).any())]
     result = []
     for at, label in enumerate(dataset["policy"].values.tolist()):
         point = dataset.isel(policy=at)
@@ -106,24 +112,20 @@ def tables(dataset: xr.Dataset, columns: list[str] | None = None) -> list[Table]
     return result
 
 
-def _says_something(dataset: xr.Dataset, name: str) -> bool:
-    values = dataset[name]
-    if name == "rejected":
-        return bool((values > 0).any())
-    return bool(values.notnull().any())
-
-
 def _cell(name: str, row: xr.Dataset, inputs: xr.Dataset, state: str) -> str:
     if VARIABLES[name] not in MEASURED:
         value = float(inputs[name])
         return "-" if math.isnan(value) else f"{value:.4g}"
     if estimate.steady(name) and state == estimate.UNSTABLE:
         return NO_STEADY_STATE if name == "overflow_probability" else "-"
+    if state == estimate.SATURATED and name.startswith(("latency", "waiting", "backlog")):
+        return "-"  # an endless supply has no queue
     value, half = float(row[name]), float(row[f"{name}_half_width"])
     if name == "overflow_probability":
         limit = float(row["overflow_probability_limit"])
         if not math.isnan(limit):
             return f"< {limit:.2g} (none seen)"
+        return with_error(value, half) + (" *" if row["overflow_few"].item() else "")
     return with_error(value, half)
 
 
@@ -139,6 +141,11 @@ def notes(dataset: xr.Dataset) -> list[str]:
     undecided = int((states == estimate.UNDECIDED).sum())
     if undecided:
         result.append(f"{undecided} point(s) are undecided: more slots or replications would tell whether the line grows.")
+    few = int(estimate.few_events(dataset).sum())
+    if few:
+        result.append(
+            f"* {few} point(s) saw overflow in fewer than {estimate.FEW} replications: too few for the t interval to hold."
+        )
     if bool((states == "").any()):
         result.append("Points marked missing are not done yet; the same command continues.")
     return result

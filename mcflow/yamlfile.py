@@ -24,7 +24,7 @@ Place = Sequence[str | int]
 class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            raise yaml.MarkedYAMLError(problem="aliases are not accepted", problem_mark=self.peek_event().start_mark)
+            raise yaml.MarkedYAMLError(problem="aliases are not accepted", problem_mark=self.peek_event().start_mark)  # type: ignore[no-untyped-call]
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 from mcflow.engine import kernel
 from mcflow.engine.state import (
     ACTIVE,
+    ARRIVED,
     COMPLETED_RUN,
     FREE,
     HORIZON,
@@ -191,7 +192,7 @@ def run(
             extra = max(space, need)
             pool = grow_pool(pool, live, extra)
             space += extra
-        if recorded and live[kernel.ARRIVED] + need > len(record.status):
+        if recorded and live[ARRIVED] + need > len(record.status):
             more = new_record(max(len(record.status), need))
             record = Record(*(np.concatenate(pair) for pair in zip(record, more, strict=True)))
         prompts, outputs, cells = source.lengths(need, live)
@@ -227,7 +228,7 @@ def run(
         latency=state.latency,
         active=int(live[ACTIVE]),
         waiting=int(live[WAITING]),
-        arrived=int(live[kernel.ARRIVED]),
+        arrived=int(live[ARRIVED]),
         record=record,
         usage=np.concatenate(trajectory) if trajectory else empty_usage,
     )

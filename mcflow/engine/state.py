@@ -111,9 +111,9 @@ def grow_pool(pool: Pool, live: np.ndarray, extra: int) -> Pool:
 
 def new_record(count: int) -> Record:
     """Return a record for ``count`` requests (0: keep none)."""
-    lengths = (np.zeros(count, np.int32), np.zeros(count, np.int32))
-    times = [np.full(count, -1, np.int64) for _ in range(3)]
-    return Record(times[0], *lengths, *times[1:], np.zeros(count, np.int32), np.full(count, -1, np.int8))
+    arrived, activated, completed = (np.full(count, -1, np.int64) for _ in range(3))
+    prompt, output, evictions = (np.zeros(count, np.int32) for _ in range(3))
+    return Record(arrived, prompt, output, activated, completed, evictions, np.full(count, -1, np.int8))
 
 
 def new_state(block_size: int) -> State:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +12,9 @@ from mcflow.plot.style import COLOURS, MARKERS, THEORY, axis_name, new_figure
 
 if TYPE_CHECKING:
     import xarray as xr
+
+#: Where the probability axis ends at the latest.
+LOWEST = 1e-15
 
 
 def draw(dataset: xr.Dataset, x: str, y: str | None = None) -> Any:
@@ -29,20 +33,24 @@ def draw(dataset: xr.Dataset, x: str, y: str | None = None) -> Any:
     """
     summary = estimate.estimates(dataset)
     panels = _panels(dataset)
-    figure, axes = new_figure(5.2 * len(panels) + 0.6, 4.4, 1, len(panels), sharey=True)
+    figure, axes = new_figure(4.6 * len(panels) + 0.8, 5.2, 1, len(panels), sharey=True)
     lowest = 1.0
     for axis, members in zip(axes[0], panels, strict=True):
-        for style, at in enumerate(members):
-            row, point = summary.isel(policy=at), dataset.isel(policy=at)
-            lowest = min(lowest, _measured(axis, row, point, x, style))
+        labels = [str(dataset["policy"].values[at]) for at in members]
+        prefix = os.path.commonprefix(labels).rpartition(",")[0] if len(panels) > 1 and len(labels) > 1 else ""
+        for style, (at, label) in enumerate(zip(members, labels, strict=True)):
+            row, short = summary.isel(policy=at), label.removeprefix(f"{prefix},").strip()
+            lowest = min(lowest, _measured(axis, row, short, x, style))
         lowest = min(lowest, _theory(axis, dataset.isel(policy=members[0]), x))
         axis.set_xlabel(axis_name(x))
-        if len(panels) > 1:
-            axis.set_title(", ".join(sorted({str(dataset["policy"].values[at]) for at in members}, key=len)[:1]))
+        axis.set_title(prefix, fontsize=10)
         axis.set_yscale("log")
-        axis.legend(loc="lower left")
     axes[0, 0].set_ylabel("P(overflow in a slot)")
-    axes[0, 0].set_ylim(max(lowest / 3, 1e-12), 1.5)
+    axes[0, 0].set_ylim(max(lowest / 3, LOWEST), 1.5)
+    entries = {label: handle for axis in axes[0] for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    theory = [label for label, *_ in THEORY.values()]
+    entries = {label: entries[label] for label in sorted(entries, key=lambda label: (label in theory, label.partition(":")))}
+    figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=2 if len(panels) == 1 else 4)
     figure.suptitle(f"{dataset.attrs['name']}: overflow probability, 95 % intervals", fontsize=10)
     return figure
 
@@ -62,7 +70,7 @@ def _panels(dataset: xr.Dataset) -> list[list[int]]:
     return groups
 
 
-def _measured(axis: Any, row: xr.Dataset, point: xr.Dataset, x: str, style: int) -> float:
+def _measured(axis: Any, row: xr.Dataset, label: str, x: str, style: int) -> float:
     """Points with error bars, arrows for upper limits, hollow marks where there is no steady state."""
     values = row[x].values
     mean = row["overflow_probability"].values
@@ -70,13 +78,16 @@ def _measured(axis: Any, row: xr.Dataset, point: xr.Dataset, x: str, style: int)
     limit = row["overflow_probability_limit"].values
     unstable = row["stability"].values == estimate.UNSTABLE
     colour, marker = COLOURS[style % len(COLOURS)], MARKERS[style % len(MARKERS)]
-    label = str(point["policy"].item())
     seen = (mean > 0) & ~unstable
     common = {"color": colour, "marker": marker, "markersize": 4, "linestyle": "none"}
-    low = np.minimum(half, mean * (1 - 1e-9))[seen]
-    axis.errorbar(
-        values[seen], mean[seen], yerr=[low, half[seen]], elinewidth=1, capsize=2, label=label, zorder=3, **common
-    )
+    low = np.minimum(half, mean * (1 - 1e-9))
+    for few, name in ((False, label), (True, f"{label}: too few events for the interval")):
+        these = seen & (row["overflow_few"].values == few)
+        if these.any():
+            axis.errorbar(
+                values[these], mean[these], yerr=[low[these], half[these]], elinewidth=1, capsize=2, label=name,
+                zorder=3, alpha=0.35 if few else 1.0, **common,
+            )  # fmt: skip
     limits = np.isfinite(limit) & ~unstable
     if limits.any():
         axis.plot(
@@ -89,14 +100,9 @@ def _measured(axis: Any, row: xr.Dataset, point: xr.Dataset, x: str, style: int)
             values[grows], mean[grows], markerfacecolor="white", label=f"{label}: unstable, share of slots so far",
             zorder=3, **common,
         )  # fmt: skip
-    shown = np.concatenate([(mean - low_or_zero(half, mean))[seen], limit[limits]])
-    shown = shown[shown > 0]
-    return float(shown.min()) if len(shown) else 1.0
-
-
-def low_or_zero(half: np.ndarray, mean: np.ndarray) -> np.ndarray:
-    """Length of the lower error bar that the log scale can show."""
-    return np.where(half < mean, half, 0.0)
+    # Where the lower end of a bar is below zero, the log scale shows the mean only.
+    shown = np.concatenate([np.where(half < mean, mean - half, mean)[seen], limit[limits], [1.0]])
+    return float(shown.min())
 
 
 def _theory(axis: Any, point: xr.Dataset, x: str) -> float:

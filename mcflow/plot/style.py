@@ -46,7 +46,7 @@ def style() -> Iterator[None]:
     """Matplotlib settings of all figures, without a display and without touching the user's."""
     import matplotlib
 
-    with matplotlib.rc_context(SETTINGS):
+    with matplotlib.rc_context(SETTINGS):  # type: ignore[arg-type]
         yield
 
 

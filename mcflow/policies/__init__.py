@@ -9,6 +9,8 @@ import pkgutil
 from mcflow.errors import InputError
 from mcflow.policies.contract import POLICIES, Policy
 
+__all__ = ["POLICIES", "Policy", "get"]
+
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 

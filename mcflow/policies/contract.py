@@ -177,7 +177,7 @@ def _hook(state_type: types.Type, name: str, default: Callable[..., Any] | None 
     """The function ``name`` of the policy's class, or a default."""
     if not isinstance(state_type, types.BaseNamedTuple):
         return None
-    return getattr(state_type.instance_class, name, default)
+    return getattr(state_type.instance_class, name, default)  # type: ignore[attr-defined]
 
 
 @overload(begin)

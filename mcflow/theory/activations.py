@@ -74,12 +74,13 @@ class Independent:
         )
 
     def factor(self, waves: Array, log_moment: Array) -> Array:
-        """``G(phi) / G(|phi| at frequency 0)`` of some ages, shape (ages, frequencies)."""
+        """``G(phi) / G(phi at frequency 0)``, or its root for a constant budget, (ages, frequencies).
+
+        A Poisson budget adds logarithms instead.
+        """
         y = log_moment[:, None]
         if self.law == "constant":
             return waves
-        if self.law == "poisson":
-            return np.exp(self.mean * np.exp(y) * (waves - 1))
         if self.law == "bernoulli":
             chance = self.counts(y)[1]
             return 1 - chance + chance * waves
@@ -102,6 +103,9 @@ class Independent:
 
     def transform(self, waves: Array, log_moment: Array) -> Array:
         """Characteristic function of the tilted usage, shape (frequencies,), 1 at frequency 0."""
+        if self.law == "poisson":
+            total: Array = np.exp(self.mean * np.exp(log_moment) @ (waves - 1))
+            return total
         product = self.factor(waves, log_moment).prod(axis=0)
         return product if self.power == 1 else np.exp(self.power * _log(product))
 

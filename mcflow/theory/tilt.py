@@ -43,7 +43,8 @@ def solve_tilts(cumulants: Cumulants, capacity: float, count: int) -> Array:
             short = mean < capacity
             low = np.where(short, tilt, low)
             high = np.where(short, high, tilt)
-            step = (capacity - mean) / variance
+            # From above, on the logarithm: the mean of a Poisson budget grows like an exponential.
+            step = np.where(short, capacity - mean, mean * np.log(capacity / mean)) / variance
             newton = tilt + step
             inside = (newton > low) & (newton < high)
             # An overflowed or overshooting step falls back on halving the exponent's order.

@@ -41,9 +41,9 @@ def read_histogram(path: str | Path, name: str | None = None) -> LengthLaw:
             raise InputError(
                 f"must be a whole number >= 0, got {table[column].iloc[bad[0]]!r}", where=f"{where}: row {bad[0] + 1}, {column}"
             )
-    columns = [np.ascontiguousarray(table[column], dtype=np.int64) for column in COLUMNS]
+    l0, l1, o0, o1, count = (np.ascontiguousarray(table[column], dtype=np.int64) for column in COLUMNS)
     try:
-        return LengthLaw(*columns, source=Path(where).stem)
+        return LengthLaw(l0, l1, o0, o1, count, source=Path(where).stem)
     except InputError as error:
         raise error.at(where) from None
 

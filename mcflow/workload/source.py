@@ -70,7 +70,7 @@ class LengthStream:
             new[:left] = old[at:]
         if fresh:
             words = fresh // 2 if self._small else 2 * fresh
-            fill = fill_small if self._small else fill_cells
+            fill: Any = fill_small if self._small else fill_cells
             fill(self._bits.random_raw(words), *self._tables, *arrays, left)
         self._arrays = arrays
         live[CURSOR] = 0
