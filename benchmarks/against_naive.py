@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from benchmarks import naive_loop
 from benchmarks.cases import FLOW_CONTROL
 from benchmarks.race import race, timed
@@ -25,8 +27,8 @@ def run(rounds: int) -> Section:
         args = (drawn.arrivals, drawn.budget, drawn.prompt, drawn.output, M)
         best, (ours, loop) = race(
             rounds,
-            lambda case=case, drawn=drawn: timed(lambda: engine_run(case, drawn)),
-            lambda args=args: timed(lambda: naive_loop.simulate(*args)),
+            partial(timed, partial(engine_run, case, drawn)),
+            partial(timed, partial(naive_loop.simulate, *args)),
         )
         tally = [int(ours.whole[i]) for i in SHARED]
         if tally != list(loop):

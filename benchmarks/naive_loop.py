@@ -25,8 +25,9 @@ def simulate(arrivals, budget, prompt, output, M):
     """
     waiting = np.empty(len(prompt), np.int32)  # requests in line: waiting[head:back]
     head = back = 0
-    active = np.empty(M, np.int32)  # in activation order
-    made = np.empty(M, np.int32)
+    active = np.empty(M, np.int32)  # requests in activation order
+    held = np.empty(M, np.int32)  # cache each of them takes in this slot
+    left = np.empty(M, np.int32)  # tokens it has yet to make
     n = 0
     completed = evictions = overflows = tokens = 0
     for t in range(len(arrivals)):
@@ -35,26 +36,27 @@ def simulate(arrivals, budget, prompt, output, M):
             back += 1
         for _ in range(min(budget[t], back - head)):
             active[n] = waiting[head]
-            made[n] = 0
+            held[n] = prompt[active[n]] + 1
+            left[n] = output[active[n]]
             head += 1
             n += 1
         usage = 0
         for i in range(n):
-            usage += prompt[active[i]] + made[i] + 1
+            usage += held[i]
         overflows += usage > M
         while usage > M:
             n -= 1
-            usage -= prompt[active[n]] + made[n] + 1
+            usage -= held[n]
             head -= 1
             waiting[head] = active[n]
             evictions += 1
         tokens += n
         kept = 0
         for i in range(n):
-            made[i] += 1
-            if made[i] < output[active[i]]:
+            if left[i] > 1:
                 active[kept] = active[i]
-                made[kept] = made[i]
+                held[kept] = held[i] + 1
+                left[kept] = left[i] - 1
                 kept += 1
         completed += n - kept
         n = kept

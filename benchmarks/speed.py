@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from benchmarks.cases import BY_CLASS, FLOW_CONTROL
 from benchmarks.race import race, timed
 from benchmarks.report import Section, against
@@ -17,7 +19,7 @@ def run(rounds: int) -> Section:
         ("case", "M", "token-steps/s", "aim", "", "ns/request", "ns/slot"),
     )
     cases = (*FLOW_CONTROL, BY_CLASS)
-    best, outcomes = race(rounds, *(lambda s=case.scenario(): timed(lambda: simulate(s)) for case in cases))
+    best, outcomes = race(rounds, *(partial(timed, partial(simulate, case.scenario())) for case in cases))
     for case, seconds, outcome in zip(cases, best, outcomes, strict=True):
         speed = int(outcome.run.whole[TOKENS]) / seconds
         per_request = seconds / outcome.run.arrived * 1e9

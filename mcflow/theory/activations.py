@@ -157,15 +157,14 @@ class Phases:
         self._crossing = crossing[self._place[1:][crossing] > 0]
         self._groups = np.searchsorted(self._place[1:][self._crossing], np.arange(1, len(points)))
 
-    def numbers(self, phases: slice) -> Array:
+    def numbers(self, phases: Array) -> Array:
         """n_j of some phases, int64, shape (phases, ages)."""
-        phase = np.arange(len(self.weight))[phases, None]
-        above = (self._place > phase).astype(np.int64)
+        above = (self._place > phases[:, None]).astype(np.int64)
         return self._whole + above[:, 1:] - above[:, :-1]
 
     def spread(self, rows: Array) -> Array:
         """``sum_j n_j(u) rows[j]`` for every phase, shape (ages, ...) -> (phases, ...)."""
-        first = np.tensordot(self.numbers(slice(0, 1))[0].astype(float), rows, axes=1)[None]
+        first = np.tensordot(self.numbers(np.zeros(1))[0].astype(float), rows, axes=1)[None]
         if not len(self._groups):
             return first
         steps = np.append(rows[1:], np.zeros_like(rows[:1]), axis=0)

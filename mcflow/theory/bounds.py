@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mcflow.theory.activations import Phases, activations_of
-from mcflow.theory.ages import ages_of
+from mcflow.theory.ages import Ages, ages_of
 from mcflow.theory.runs import Array
 from mcflow.theory.tilt import solve_tilt, solve_tilts
 
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
     from mcflow.budget import Budget
     from mcflow.workload.lengths import LengthLaw
 
-#: Phases solved for together, which bounds the memory of a Chernoff bound.
-TOGETHER = 256
+#: Most phases that get a tilt of their own; beyond it neighbours share one.
+TILTS = 2048
 
 
 def chernoff(law: LengthLaw, budget: Budget, capacity: int) -> float:
-    """``exp(min_t K(t) - t M)``, K the cumulant generating function of the usage."""
+    """``exp(min_t K(t) - t M)``, K the cumulant generating function of the usage.
+
+    A credit budget of more than `TILTS` phases takes the minimum for one in the middle of
+    each few neighbours. The bound holds at any t, and so stays a bound.
+    """
     ages = ages_of(law)
     activations = activations_of(budget, ages.count)
     low, high = ages.extremes()
     if isinstance(activations, Phases):
-        largest = activations.spread(high)
-        parts = [
-            _chernoff_phases(law, activations, slice(i, i + TOGETHER), capacity)
-            for i in range(0, len(largest), TOGETHER)
-        ]
-        return _average(activations.weight, np.where(capacity > largest, 0.0, np.concatenate(parts)))
+        value = np.exp(np.minimum(_exponents(ages, activations, capacity), 0.0))
+        return _average(activations.weight, np.where(capacity > activations.spread(high), 0.0, value))
     most = activations.support(low, high)[1]
     if most is not None and capacity > most:
         return 0.0
@@ -54,21 +54,26 @@ def chernoff(law: LengthLaw, budget: Budget, capacity: int) -> float:
     return math.exp(min(0.0, float(cumulants(np.array([tilt]))[0][0]) - tilt * capacity))
 
 
-def _chernoff_phases(law: LengthLaw, activations: Phases, phases: slice, capacity: int) -> Array:
-    """Chernoff bound of each of some phases, shape (phases,)."""
-    ages = ages_of(law)
-    number = activations.numbers(phases).T.astype(float)
+def _exponents(ages: Ages, activations: Phases, capacity: int) -> Array:
+    """``min_t K_u(t) - t M`` of every phase, shape (phases,)."""
+    count = len(activations.weight)
+    share = -(-count // TILTS)
+    chosen = np.arange(0, count, share) + share // 2
+    step = max(1, 2**20 // ages.count)
+    value = np.empty(count)
+    for start in range(0, len(chosen), step):
+        phases = np.minimum(chosen[start : start + step], count - 1)
+        number = activations.numbers(phases).T.astype(float)
 
-    def cumulants(tilts: Array) -> tuple[Array, Array, Array]:
-        log_moment, mean, variance = ages.moments(tilts)
-        return (
-            (number * log_moment).sum(axis=0),
-            (number * mean).sum(axis=0),
-            (number * variance).sum(axis=0),
-        )
+        def cumulants(tilts: Array, number: Array = number) -> tuple[Array, Array, Array]:
+            log_moment, mean, variance = ((number * part).sum(axis=0) for part in ages.moments(tilts))
+            return log_moment, mean, variance
 
-    tilts = solve_tilts(cumulants, capacity, number.shape[1])
-    return np.exp(np.minimum(cumulants(tilts)[0] - tilts * capacity, 0.0))
+        tilts = solve_tilts(cumulants, capacity, len(phases))
+        each = activations.spread(ages.moments(tilts)[0]) - tilts * capacity
+        served = np.arange(start * share, min((start + step) * share, count))
+        value[served] = each[served, served // share - start]
+    return value
 
 
 def bernstein(law: LengthLaw, budget: Budget, capacity: int) -> float:

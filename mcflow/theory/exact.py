@@ -134,7 +134,12 @@ class _Saturated:
 
     def cumulants(self, tilts: Array) -> tuple[Array, Array, Array]:
         """Cumulant function and two derivatives at each tilt, shape (tilts,)."""
-        return self.activations.cumulants(*self.ages.moments(tilts))
+        step = max(1, 2**21 // self.ages.count)
+        parts = [
+            self.activations.cumulants(*self.ages.moments(tilts[i : i + step])) for i in range(0, len(tilts), step)
+        ]
+        value, first, second = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return value, first, second
 
     def window(self, tilt: float) -> tuple[int, int]:
         """First and last usage of a window that holds all the tilted mass but e^OUTSIDE.
