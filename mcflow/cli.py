@@ -159,7 +159,7 @@ def simulate(
 def theory(
     capacity: Capacity,
     workload: Workload = None,
-    budget: Annotated[str | None, typer.Option(help="Mean activation budget b, requests per slot.")] = None,
+    budget: Annotated[str | None, typer.Option(help="Mean activation budget b; one a class (4,4,4) for Algorithm 1.")] = None,
     law: Annotated[str, typer.Option(help="Budget law: constant, credit, bernoulli, poisson or uniform.")] = "credit",
     as_json: Json = False,
 ) -> None:

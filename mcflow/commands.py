@@ -167,18 +167,20 @@ def theory_of(*, capacity: int, workload: Path | None, budget: str | None, law: 
     InputError
         If an option or the file is not usable.
     """
-    from mcflow.theory import theory_report
+    from mcflow.theory import class_budget_report, theory_report
 
     if workload is None:
         raise InputError("give --workload FILE")
     _bounded("--capacity", capacity, 1, LARGEST_CAPACITY)
     file = WorkloadFile(workload)
-    chosen = None
-    if budget is not None:
-        try:
-            chosen = Budget.of(budget, law)
-        except InputError as error:
-            raise error.at("--budget") from None
+    try:
+        if budget is not None and "," in budget:
+            if law != "credit":
+                raise InputError("class budgets have no law; give one budget for Algorithm 2 or leave --law out")
+            return class_budget_report(file.lengths, capacity, [Budget.of(b).mean for b in budget.split(",")], file.rate)
+        chosen = None if budget is None else Budget.of(budget, law)
+    except InputError as error:
+        raise error.at("--budget") from None
     return theory_report(file.lengths, capacity, budget=chosen, rate=file.rate)
 
 
