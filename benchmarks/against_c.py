@@ -5,12 +5,11 @@ from __future__ import annotations
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from benchmarks.cases import FLOW_CONTROL, Case
-from benchmarks.race import kernel_watch, race, timed
-from benchmarks.reference import NoCompiler, Reference, compile_reference, same
-from benchmarks.replay import Drawn, draw, engine_run
+from benchmarks.race import race, timed
+from benchmarks.reference import NoCompilerError, Reference, compile_reference, same
+from benchmarks.replay import draw, kernel_run
 from benchmarks.report import Section, against
 from mcflow.engine.machine import BLOCK
 from mcflow.engine.state import COMPLETED
@@ -30,7 +29,7 @@ def run(rounds: int) -> Section:
     with tempfile.TemporaryDirectory() as folder:
         try:
             reference = compile_reference(Path(folder))
-        except NoCompiler as problem:
+        except NoCompilerError as problem:
             section.notes.append(f"skipped: {problem}")
             section.numbers["skipped"] = str(problem)
             return section
@@ -42,18 +41,12 @@ def run(rounds: int) -> Section:
     return section
 
 
-def _kernel_only(case: Case, drawn: Drawn) -> tuple[float, Any]:
-    with kernel_watch() as watch:
-        result = engine_run(case, drawn)
-    return watch.seconds, result
-
-
 def _compare(section: Section, reference: Reference, case: Case, rounds: int) -> None:
     drawn = draw(case, case.slots)
     (c, ours, c_all, ours_all), (exact, replayed, free, drawn_too) = race(
         rounds,
         partial(timed, partial(reference.replay, case, drawn, BLOCK)),
-        partial(_kernel_only, case, drawn),
+        partial(kernel_run, case, drawn),
         partial(timed, partial(reference.run, case, BLOCK, 1)),
         partial(timed, partial(simulate, case.scenario(), block=BLOCK)),
     )

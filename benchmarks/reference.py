@@ -40,7 +40,7 @@ TALLIES = (
 )  # fmt: skip
 
 
-class NoCompiler(Exception):
+class NoCompilerError(Exception):
     """There is no C compiler, or it fails; the message says which."""
 
 
@@ -48,12 +48,12 @@ def compile_reference(folder: Path) -> Reference:
     """Compile into ``folder`` and load."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
-        raise NoCompiler("no C compiler (cc, gcc, clang) on the PATH")
+        raise NoCompilerError("no C compiler (cc, gcc, clang) on the PATH")
     library = folder / "reference.so"
     source = Path(__file__).with_name("reference.c")
     done = subprocess.run([compiler, *COMMAND, "-o", str(library), str(source)], capture_output=True, text=True)
     if done.returncode:
-        raise NoCompiler(f"{compiler} failed: {done.stderr.strip()[-300:]}")
+        raise NoCompilerError(f"{compiler} failed: {done.stderr.strip()[-300:]}")
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout.splitlines()
     return Reference(ctypes.CDLL(str(library)), f"{version[0] if version else compiler}, {' '.join(COMMAND[:2])}")
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from benchmarks.cases import Case
+from benchmarks.race import kernel_watch
 from mcflow import policies
 from mcflow.engine import machine
 from mcflow.engine.state import LIVE
@@ -73,3 +76,10 @@ def engine_run(case: Case, drawn: Drawn) -> machine.Run:
         slots=slots,
         block=machine.BLOCK,
     )
+
+
+def kernel_run(case: Case, drawn: Drawn, advance: Callable[..., Any] | None = None) -> tuple[float, machine.Run]:
+    """The same; returns the seconds spent in the kernel (or another in its place) and the run."""
+    with kernel_watch(advance) as watch:
+        result = engine_run(case, drawn)
+    return watch.seconds, result

@@ -151,12 +151,17 @@ def notes(dataset: xr.Dataset) -> list[str]:
     return result
 
 
+def _plain(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "-", True: "yes", False: "no"}[value]
+    return f"{value:,}" if isinstance(value, int) else f"{value:.9g}" if isinstance(value, float) else str(value)
+
+
 def mapping_table(values: dict[str, Any], title: str) -> Table:
     """A two-column table of a report."""
     table = Table(title=title, title_justify="left", title_style="bold", show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     for name, value in values.items():
-        text = "-" if value is None else f"{value:,}" if isinstance(value, int) else value
-        table.add_row(name.replace("_", " "), f"{text:.9g}" if isinstance(text, float) else str(text))
+        table.add_row(name.replace("_", " "), _plain(value))
     return table

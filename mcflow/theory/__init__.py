@@ -9,11 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from fractions import Fraction
+
     from mcflow.budget import Budget
     from mcflow.exact import Exact
     from mcflow.workload.lengths import LengthLaw
 
-__all__ = ["theory_report"]
+__all__ = ["class_budget_report", "theory_report"]
 
 
 def theory_report(
@@ -101,3 +104,59 @@ def _saturated(law: LengthLaw, capacity: int, budget: Budget) -> dict[str, int |
 
 def _least(value: float | None, *bounds: float | None) -> float | None:
     return None if value is None else min([value, *(bound for bound in bounds if bound is not None)])
+
+
+def class_budget_report(
+    law: LengthLaw, capacity: int, budgets: Sequence[Fraction], rate: Exact | None = None
+) -> dict[str, int | float | bool | str | None]:
+    """What the theory says of Algorithm 1 with one budget a class (Thm 3.3).
+
+    Parameters
+    ----------
+    law : LengthLaw
+        Classes (points); budgets follow them in ascending order of (prompt, output).
+    capacity : int
+        M, in tokens.
+    budgets : sequence of Fraction, length classes
+        b_k, in requests per slot.
+    rate : number, optional
+        Arrivals of all classes together; adds stability and the mean wait of each class.
+
+    Returns
+    -------
+    dict
+        As `theory_report`; usage is that of the saturated process, which for whole budgets
+        is a constant. Bounds are None: nothing is random.
+
+    Raises
+    ------
+    InputError
+        If there are no classes, or not one budget for each.
+    """
+    from mcflow.errors import InputError
+    from mcflow.theory.capacity import class_budgets, class_rates
+    from mcflow.theory.queue import mean_wait
+
+    if not law.points:
+        raise InputError("one budget a class needs lengths of kind classes or rows")
+    rates = class_rates(law, 0 if rate is None else rate)
+    conditions = class_budgets(law.prompt_min.tolist(), law.output_min.tolist(), budgets, rates, capacity)
+    overflow = None if not conditions.whole else 0.0 if conditions.fits else 1.0
+    report = theory_report(law, capacity, rate=rate) | {
+        "budget": ",".join(str(b) for b in budgets),
+        "mean_usage": float(conditions.usage),
+        "sd_usage": 0.0 if conditions.whole else None,
+        "slack": float(1 - conditions.usage / capacity),
+        "overflow_exact": overflow,
+        "bound_hoeffding_paper": None,
+        "bound_hoeffding": None,
+        "bound_bernstein": None,
+        "bound_chernoff": None,
+        "never_overflows": conditions.never_overflows,
+    }
+    if rate is not None:
+        report["stable_proven"] = conditions.stable
+        if conditions.stable:
+            waits = [mean_wait(r, b) for r, b in zip(rates, budgets, strict=True)]
+            report |= {f"mean_wait_class_{k + 1}": wait for k, wait in enumerate(waits[:20])}
+    return report

@@ -1,0 +1,45 @@
+"""The kernel with flow control and LIFO written into it: what the policy contract is held against.
+
+The source of `mcflow.engine.kernel` is copied and each call of a hook replaced by what the
+hook does, the budget in a local variable; so the copy follows every change of the kernel.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mcflow.engine import kernel
+
+#: Pattern -> replacement; each must be found.
+WIRING = (
+    (r"\bbegin\(pol,.*\)", "left = np.int64(draws[i, 0])"),
+    (r"( +)answer = admit\(pol,.*\)", r"\1answer = ADMIT if left > 0 else STOP\n\1left -= 1"),
+    (r"\bvictim\(vic, U, M, n, (prv\[U32\(0\)\])\)", r"(\1 if U > M else U32(NONE))"),
+    (r"\bfits\(pol,.*\)(?=:)", "True"),
+    (r"cache=True, ", ""),
+)
+
+
+class KernelChangedError(Exception):
+    """The kernel no longer holds the text that is to be replaced."""
+
+
+def hardwired(folder: Path) -> Callable[..., Any]:
+    """Return the hard-wired kernel, its source written to ``folder`` (kept until it is compiled)."""
+    text = Path(kernel.__file__).read_text()
+    for pattern, replacement in WIRING:
+        text, found = re.subn(pattern, replacement, text)
+        if not found:
+            raise KernelChangedError(f"nothing in mcflow/engine/kernel.py matches {pattern}")
+    path = folder / "hardwired_kernel.py"
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    advance: Callable[..., Any] = module.advance
+    return advance

@@ -1,0 +1,80 @@
+"""What turns journal rows into a dataset: dims, labels, keys, inputs and attributes."""
+
+from __future__ import annotations
+
+import json
+import platform
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+import mcflow
+from mcflow import policies, schema
+from mcflow.exact import number
+from mcflow.grid import Point
+from mcflow.quantity import plain
+from mcflow.scenario import Scenario, results_hash
+from mcflow.spec import Experiment
+from mcflow.theory.capacity import class_budgets, class_rates
+
+
+def layout(experiment: Experiment, points: list[Point], keys: list[str], theory_keys: list[str | None]) -> dict[str, Any]:
+    """Return the layout that `mcflow.store.build` reads, as plain JSON."""
+    import numba
+    import xarray
+
+    spec, law = experiment.spec, experiment.lengths
+    inputs = {
+        "arrival_rate": [None if p.scenario.rate is None else float(p.scenario.rate) for p in points],
+        "capacity": [p.scenario.capacity for p in points],
+        "critical_rate": [float(p.scenario.capacity / law.mean_workload) for p in points],
+        "load": [
+            None if p.scenario.rate is None else float(p.scenario.rate * law.mean_workload / p.scenario.capacity)
+            for p in points
+        ],
+        "budget": [None if p.scenario.params.budgets is None else float(sum(p.scenario.params.budgets)) for p in points],
+        "backlog_slope_theory": [_backlog_slope(p.scenario) for p in points],
+        "warmup": [p.scenario.warmup for p in points],
+    }
+    return {
+        "policies": {
+            "label": [entry.label for entry in spec.policies],
+            "policy_name": [entry.name for entry in spec.policies],
+            "victims": [entry.victims for entry in spec.policies],
+            "progress": [entry.progress for entry in spec.policies],
+            "supply": [entry.supply for entry in spec.policies],
+        },
+        "axes": {name: [number(value) for value in values] for name, values in spec.axis_values.items()},
+        "replications": spec.run.replications,
+        "keys": keys,
+        "theory_keys": theory_keys,
+        "inputs": inputs,
+        "attributes": {
+            "mcflow_format": schema.FORMAT,
+            "name": spec.name,
+            "description": spec.description,
+            "seed": str(spec.seed),
+            "spec": json.dumps(plain(experiment.file.data)),
+            "lengths": law.source,
+            "mean_workload": float(law.mean_workload),
+            "max_output": law.max_output,
+            "results_hash": results_hash(),
+            "versions": (
+                f"mcflow {mcflow.__version__}, python {platform.python_version()}, numba {numba.__version__}, "
+                f"numpy {np.__version__}, xarray {xarray.__version__}"
+            ),
+        },
+    }
+
+
+def _backlog_slope(scenario: Scenario) -> float | None:
+    """Drift of the line under Algorithm 1 where it never overflows: sum of (lambda_k - b_k)^+."""
+    budgets, law = scenario.params.budgets, scenario.lengths
+    if policies.get(scenario.policy).buckets != "class" or budgets is None or scenario.rate is None:
+        return None
+    rates = class_rates(law, scenario.rate)
+    verdict = class_budgets(law.prompt_min.tolist(), law.output_min.tolist(), budgets, rates, scenario.capacity)
+    if not verdict.never_overflows:
+        return None
+    return float(sum(max(rate - b, Fraction(0)) for rate, b in zip(rates, budgets, strict=True)))
