@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import numpy as np
 
 from mcflow.policies.contract import PolicyParams, Setting
 from mcflow.workload.lengths import LengthLaw
+from mcflow.workload.predictions import Predictions
 
 #: Largest cache: token counts of one request must fit 32 bits.
 LARGEST_CAPACITY = 2**31 - 2
@@ -41,11 +43,15 @@ def pair_names(prompt: np.ndarray, output: np.ndarray) -> tuple[str, ...]:
     return tuple(f"({a},{b})" for a, b in zip(prompt[:10].tolist(), output[:10].tolist(), strict=True))
 
 
-def setting_of(lengths: LengthLaw, capacity: int) -> Setting:
+def setting_of(
+    lengths: LengthLaw, capacity: int, block_size: int = 1, predictions: Predictions | None = None
+) -> Setting:
     """What a policy may know of system and classes."""
+    longest = (predictions or Predictions()).longest(lengths.min_output, lengths.max_output, capacity)
     if not lengths.points or len(lengths.weight) > MOST_CLASSES:
-        return Setting(capacity, None)
-    return Setting(capacity, len(lengths.weight), pair_names(lengths.prompt_min, lengths.output_min))
+        return Setting(capacity, None, longest=longest, block_size=block_size)
+    names = pair_names(lengths.prompt_min, lengths.output_min)
+    return Setting(capacity, len(lengths.weight), names, longest, block_size)
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,12 @@ class Scenario:
         Whether an evicted request keeps the tokens it has made.
     block_size : int
         Tokens a memory block.
+    beta : Fraction
+        Probability of the victim rule ``beta``.
+    predictions : Predictions
+        What is known of output lengths at arrival.
+    drain : bool
+        Whether everybody is served after the horizon, see `mcflow.engine.machine.run`.
     """
 
     policy: str
@@ -87,6 +99,9 @@ class Scenario:
     victims: str
     recompute: bool = False
     block_size: int = 1
+    beta: Fraction = Fraction(1)
+    predictions: Predictions = Predictions()
+    drain: bool = False
 
     @property
     def endless(self) -> bool:
@@ -119,6 +134,9 @@ class Scenario:
             "victims": self.victims,
             "progress": "recompute" if self.recompute else "reset",
             "block_size": self.block_size,
+            "beta": str(self.beta) if self.victims == "beta" else None,
+            "predictions": dataclasses.asdict(self.predictions) if self.params.uses else None,
+            "drain": self.drain,
         }
 
     def key(self, replications: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
@@ -35,6 +36,7 @@ from mcflow.errors import InputError
 from mcflow.policies.contract import PolicyParams, Setting
 from mcflow.scenario import Scenario, pair_names, setting_of
 from mcflow.streams import stream
+from mcflow.workload.predictions import Expectation, Predictions
 from mcflow.workload.source import EndlessSource, PoissonSource, Source, TraceSource
 
 QUANTILES = (50, 90, 95, 99)
@@ -228,16 +230,26 @@ def simulate(
     """
     source: Source
     common = (scenario.seed, scenario.workload_key, replication)
+    law = scenario.lengths
+    expect = None
+    if scenario.params.uses is not None:
+        scenario.predictions.check(scenario.params.uses)
+        bounds = (law.min_output, law.max_output)
+        bits = stream(*common, "predictions")
+        expect = Expectation(scenario.predictions, scenario.params.uses, bounds, scenario.capacity, bits)
     if scenario.rate is None:
-        source = EndlessSource(scenario.lengths, *common)
+        source = EndlessSource(law, *common, expect)
     else:
-        source = PoissonSource(scenario.lengths, float(scenario.rate), *common)
+        until = scenario.slots if scenario.drain else None
+        source = PoissonSource(law, float(scenario.rate), *common, expect, until)
     policy = policies.get(scenario.policy)
     outcome = machine.run(
         policy,
         scenario.params,
-        setting_of(scenario.lengths, scenario.capacity),
-        machine.System(scenario.capacity, scenario.block_size, scenario.victims, scenario.recompute),
+        setting_of(law, scenario.capacity, scenario.block_size, scenario.predictions),
+        machine.System(
+            scenario.capacity, scenario.block_size, scenario.victims, scenario.recompute, scenario.beta
+        ),
         source,
         stream(*common, "policy"),
         slots=scenario.slots,
@@ -245,6 +257,7 @@ def simulate(
         recorded=1024 if record else 0,
         keep_usage=keep_usage,
         block=block,
+        drain=scenario.drain,
     )
     if not record:
         return Outcome(outcome)
@@ -270,6 +283,8 @@ def simulate_trace(
     keep_usage: bool = False,
     patience: int | None = None,
     block: int | None = None,
+    beta: Fraction = Fraction(1),
+    predictions: Predictions | np.ndarray = Predictions(),
 ) -> Outcome:
     """Simulate given requests, until nothing is left or for a number of slots.
 
@@ -285,6 +300,10 @@ def simulate_trace(
         M in tokens, tokens a block.
     ident : ndarray of int64, shape (n,), optional
         Row numbers in the source; they break ties between equal arrivals.
+    beta : Fraction
+        Probability of the victim rule ``beta``.
+    predictions : Predictions, or ndarray of int64, shape (n,)
+        What is known of the outputs: a model, or the expectation of each request itself.
     slots : int, optional
         Horizon; by default the run goes on until nothing is left.
 
@@ -305,22 +324,30 @@ def simulate_trace(
     slot = np.ceil(arrived).astype(np.int64)
     policy = policies.get(policy_name)
     pairs, cell = np.unique(np.column_stack([prompt, output]), axis=0, return_inverse=True)
-    setting = Setting(capacity, len(pairs), pair_names(pairs[:, 0], pairs[:, 1]))
-    # A request that cannot fit is rejected on arrival whatever its size: cut it to what 32 bits hold.
     victims = victims or policy.victims
-    largest = 2**30 if victims == "none" else capacity + 1
-    if victims == "none" and max(int(prompt.max()), int(output.max())) > largest:
+    # A request that cannot fit is rejected on arrival whatever its size: cut it to what 32 bits hold.
+    unlimited = victims == "none"
+    largest = 2**30 if unlimited else capacity + 1
+    if unlimited and max(int(prompt.max()), int(output.max())) > largest:
         raise InputError("without evictions lengths must be <= 2^30 tokens")
-    fits = prompt + output <= capacity if victims != "none" else np.ones(len(prompt), bool)
-    source = TraceSource(
-        slot, np.where(fits, prompt, largest), np.where(fits, output, 1), cell.reshape(-1)
-    )
+    fits = (prompt + output <= capacity) | unlimited
+    prompts, outputs = np.where(fits, prompt, largest), np.where(fits, output, 1)
+    expected, longest = np.zeros(0, np.int32), 1
+    if params.uses is not None:
+        bounds = (int(outputs.min()), int(outputs.max()))
+        if isinstance(predictions, Predictions):
+            predictions.check(params.uses)
+            bits = stream(seed, "trace", 0, "predictions")
+            expected = Expectation(predictions, params.uses, bounds, capacity, bits).draw(prompts, outputs)
+        else:
+            expected = np.maximum(1, np.minimum(predictions[order], capacity - prompts)).astype(np.int32)
+        longest = int(expected.max())
     outcome = machine.run(
         policy,
         params,
-        setting,
-        machine.System(capacity, block_size, victims, recompute),
-        source,
+        Setting(capacity, len(pairs), pair_names(pairs[:, 0], pairs[:, 1]), longest, block_size),
+        machine.System(capacity, block_size, victims, recompute, beta),
+        TraceSource(slot, prompts, outputs, cell.reshape(-1), expected),
         stream(seed, "trace", 0, "policy"),
         slots=slots,
         recorded=len(slot),

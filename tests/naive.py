@@ -12,53 +12,38 @@ What the model leaves open is settled here, and only here:
 - Slots without a completion are counted from the last slot that had one (from the start of the
   run where none had), so an idle stretch counts too.
 - At the last slot of the horizon ``livelock`` is told rather than ``horizon``.
+- A prediction is made whole and capped once, before the run; the queue, the projection test and
+  the "ascending" victims all use that one number (a-min's estimate after it has changed).
+- Predictions and a-min's estimate count all output tokens of the original request. Under
+  "recompute" a request which kept some is expected to make max(1, prediction - kept) more, and
+  an eviction raises a-min's estimate to the kept tokens plus those of this activation.
+- ``blocked`` is told in the slot where it is seen, although in a queue ordered by prediction a
+  later, shorter request might have passed the head. Under the projection test it takes a peak
+  rounded up to blocks beyond M, or (without victims) a prompt that fills the cache.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Any
 
-VICTIMS = {"class-budget": "lifo", "flow-control": "lifo", "greedy": "all"}
+from naive_rules import Request, blocks, clip, credit, decimal, fits
 
-
-@dataclass(eq=False)
-class Request:
-    """One request; ``prompt`` and ``output`` are what it still has to hold and to make."""
-
-    id: int
-    arrived: float
-    prompt: int
-    output: int
-    klass: int = 0
-    made: int = 0
-    status: str | None = None
-    activated: int | None = None
-    completed: int | None = None
-    evictions: int = 0
-
-    @property
-    def place(self) -> tuple[float, int]:
-        """Its place in the queue, which an eviction does not change."""
-        return (self.arrived, self.id)
-
-
-def blocks(tokens: int, size: int) -> int:
-    """Cache taken by ``tokens`` tokens in blocks of ``size``."""
-    return size * -(-tokens // size)
-
-
-def credit(b: Fraction, t: int) -> int:
-    """``B_t = floor((t + 1) b) - floor(t b)``."""
-    return math.floor((t + 1) * b) - math.floor(t * b)
-
-
-def decimal(value: Any) -> Fraction:
-    """The rational number a decimal was written as."""
-    return Fraction(str(value))
+#: Every policy with its own victims.
+VICTIMS = {
+    "class-budget": "lifo",
+    "flow-control": "lifo",
+    "greedy": "all",
+    "greedy-beta": "beta",
+    "mc": "lifo",
+    "mc-sf": "lifo",
+    "a-max": "lifo",
+    "a-min": "ascending",
+}
+GREEDY = ("greedy", "greedy-beta")
+SHORTEST_FIRST = ("mc-sf", "a-max", "a-min")
 
 
 def quantile(values: list[float], q: str) -> float | None:
@@ -85,15 +70,19 @@ def simulate(
     block_size: int = 1,
     patience: int | None = None,
     endless: bool = False,
+    predictions: Sequence[int] | None = None,
+    beta: float | str | None = None,
+    uniforms: Iterable[float] = (),
 ) -> dict[str, Any]:
     """Run one workload to its end, slot by slot.
 
     Parameters
     ----------
-    policy : {"class-budget", "flow-control", "greedy"}
+    policy : {"class-budget", "flow-control", "greedy", "greedy-beta", "mc", "mc-sf", "a-max", "a-min"}
     params : dict
         ``b`` (class-budget: a list, one per distinct (prompt, output) of all rows, ascending;
-        flow-control: a number) or ``alpha`` (greedy). Decimals are exact.
+        flow-control: a number), ``alpha`` (greedy, greedy-beta), ``beta`` (greedy-beta); nothing
+        for the others. ``b`` and ``alpha`` are exact decimals; ``beta`` is compared as a float.
     rows : sequence of (arrived, prompt, output)
         The position is the request's id. Under ``endless`` the arrival is ignored.
     capacity : int
@@ -102,8 +91,10 @@ def simulate(
         Horizon; without it the run goes on until it ends by itself (which it may never do).
     budgets : sequence of int, optional
         flow-control's B_t for every slot, in place of the credit rule on ``b``.
-    victims : {"lifo", "all", "none"}, optional
+    victims : {"lifo", "all", "none", "ascending", "beta"}, optional
         By default the policy's own. Under "none" nothing is evicted and nothing is rejected.
+        "ascending" is by prediction, ties newest activation first; "beta" asks the active in
+        activation order, round after round, and evicts one when its uniform is below ``beta``.
     progress : {"reset", "recompute"}
     block_size : int
     patience : int, optional
@@ -111,6 +102,13 @@ def simulate(
         before a slot with an eviction is a livelock; None switches the guard off.
     endless : bool
         flow-control only: fresh requests join until B_t are waiting, in every slot.
+    predictions : sequence of int, optional
+        For every row the output tokens the policy reckons with: mc's prediction, a-max's upper
+        bound, a-min's first estimate. By default the truth. Clipped to 1 .. M - prompt.
+    beta : float or str, optional
+        Of the victim rule "beta"; by default ``params["beta"]``.
+    uniforms : iterable of float
+        The numbers in [0, 1) of the victim rule "beta": one stream for the run, one a question.
 
     Returns
     -------
@@ -121,12 +119,12 @@ def simulate(
     Raises
     ------
     ValueError
-        If the arguments do not fit together, or an endless supply of rows runs out.
+        If the arguments do not fit together, or an endless supply of rows or the uniforms run out.
     """
     if policy not in VICTIMS:
         raise ValueError(f"unknown policy: {policy}")
     victims = victims or VICTIMS[policy]
-    if victims not in ("lifo", "all", "none"):
+    if victims not in ("lifo", "all", "none", "ascending", "beta"):
         raise ValueError(f"unknown victims: {victims}")
     if progress not in ("reset", "recompute"):
         raise ValueError(f"unknown progress: {progress}")
@@ -134,8 +132,19 @@ def simulate(
         raise ValueError("an endless supply is for flow-control up to a horizon")
     if any(output < 1 or prompt < 0 for _, prompt, output in rows):
         raise ValueError("a request has at least one output token and no negative prompt")
+    if predictions is None:
+        predictions = [output for _, _, output in rows]
+    if len(predictions) != len(rows):
+        raise ValueError(f"{len(predictions)} predictions for {len(rows)} rows")
+    if victims == "beta":
+        chance = float(params.get("beta", 0) if beta is None else beta)
+        if not 0 < chance <= 1:
+            raise ValueError(f"victims by beta need one in (0, 1], got {chance}")
 
-    requests = [Request(i, float(a), prompt, output) for i, (a, prompt, output) in enumerate(rows)]
+    requests = [
+        Request(i, float(arrived), prompt, output, clip(predictions[i], prompt, capacity))
+        for i, (arrived, prompt, output) in enumerate(rows)
+    ]
     pairs = sorted({(prompt, output) for _, prompt, output in rows})
     for r in requests:
         r.klass = pairs.index((r.prompt, r.output))
@@ -145,15 +154,16 @@ def simulate(
             raise ValueError(f"{len(rates)} budgets for {len(pairs)} classes")
     elif policy == "flow-control":
         rate = decimal(params["b"]) if budgets is None else Fraction(0)
-    else:
+    elif policy in GREEDY:
         room = math.floor((1 - decimal(params["alpha"])) * capacity)
 
     pending = sorted(requests, key=lambda r: r.place)  # not arrived yet
     if endless:
         pending.sort(key=lambda r: r.id)
-    waiting: list[Request] = []  # always in order of (arrival, id)
+    waiting: list[Request] = []  # always in the policy's order
     active: list[Request] = []  # always in order of activation
     usage: dict[str, list[int]] = {"demand": [], "usage": [], "active": [], "waiting": [], "evicted": []}
+    stream = iter(uniforms)
     tokens = wasted = evictions = overflow_slots = 0
     stuck = 0
     t = 0
@@ -166,15 +176,28 @@ def simulate(
         """flow-control's B_t."""
         return budgets[t] if budgets is not None else credit(rate, t)
 
+    def uniform() -> float:
+        """The next number of the stream."""
+        for number in stream:
+            return number
+        raise ValueError(f"the uniforms ran out in slot {t}")
+
+    def join(r: Request) -> None:
+        """Give a request its place in the queue."""
+        r.status = "waiting"
+        waiting.append(r)
+        if policy in SHORTEST_FIRST:
+            waiting.sort(key=lambda r: (r.predicted, *r.place))
+        else:
+            waiting.sort(key=lambda r: r.place)
+
     def arrive(r: Request) -> None:
         """Put a request into the queue, or reject what can never finish."""
         pending.remove(r)
         if victims != "none" and blocks(r.prompt + r.output, block_size) > capacity:
             r.status = "rejected"
         else:
-            r.status = "waiting"
-            waiting.append(r)
-            waiting.sort(key=lambda r: r.place)
+            join(r)
 
     def activate(r: Request) -> None:
         waiting.remove(r)
@@ -186,13 +209,14 @@ def simulate(
         active.remove(r)
         evictions += 1
         r.evictions += 1
+        if policy == "a-min":
+            r.predicted = max(r.predicted, r.kept + r.made)
         if progress == "recompute":
-            r.prompt, r.output = r.prompt + r.made, r.output - r.made
+            r.prompt, r.output, r.kept = r.prompt + r.made, r.output - r.made, r.kept + r.made
         else:
             wasted += r.made
-        r.made, r.status = 0, "waiting"
-        waiting.append(r)
-        waiting.sort(key=lambda r: r.place)
+        r.made = 0
+        join(r)
 
     def census() -> dict[str, int]:
         """How many requests stand where; they must add up."""
@@ -231,8 +255,12 @@ def simulate(
             for r in waiting[: budget()]:
                 activate(r)
         else:
-            while waiting and held() + blocks(waiting[0].prompt + 1, block_size) <= room:
-                activate(waiting[0])
+            if policy in GREEDY:
+                while waiting and held() + blocks(waiting[0].prompt + 1, block_size) <= room:
+                    activate(waiting[0])
+            else:
+                while waiting and fits(waiting[0], active, capacity, block_size):
+                    activate(waiting[0])
             # With nothing active, the test that just failed was that of an empty system.
             if waiting and not active:
                 verdict = "blocked"
@@ -249,6 +277,14 @@ def simulate(
             elif victims == "lifo":
                 while held() > capacity:
                     evict(active[-1])
+            elif victims == "ascending":
+                while held() > capacity:  # min takes the first of equals, here the newest
+                    evict(min(reversed(active), key=lambda r: r.predicted))
+            elif victims == "beta":
+                while held() > capacity:
+                    for r in list(active):
+                        if held() > capacity and uniform() < chance:
+                            evict(r)
         after = held()
         assert victims == "none" or after <= capacity
         evicted = evictions - evicted_before

@@ -199,7 +199,7 @@ def test_drawn_lengths_follow_their_law():
     """Chi-square over the cells of the shipped histogram, and over unequal classes."""
     for law, draws in ((shipped_histogram("lmsys_words_q500_a600"), 400_000), (LengthLaw.classes([1, 2, 3], [4, 5, 6], ["0.1", 3, 1]), 100_000)):
         source = EndlessSource(law, 5, "key", 0)
-        prompt, output, cell = source.lengths(draws, np.zeros(16, np.int64))
+        prompt, output, cell, _ = source.lengths(draws, np.zeros(16, np.int64))
         assert ((law.prompt_min[cell] <= prompt) & (prompt <= law.prompt_max[cell])).all()
         assert ((law.output_min[cell] <= output) & (output <= law.output_max[cell])).all()
         expected = draws * law.probability

@@ -30,6 +30,7 @@ from mcflow.engine.state import (
     LINE,
     LINEAR,
     LIVELOCK,
+    LOWEST,
     OVERFLOWS,
     PEAK_DEMAND,
     PEAK_USAGE,
@@ -47,10 +48,11 @@ from mcflow.engine.state import (
     WAITING_SUM,
     WASTED,
 )
-from mcflow.policies.contract import ADMIT, NONE, STOP, admit, begin, fits
+from mcflow.policies.contract import ADMIT, NONE, STOP, admit, begin, fits, on_evict, on_leave, on_start
 from mcflow.policies.victims import victim
 
 U32 = np.uint32
+I32 = np.int32
 
 
 @njit(inline="always")
@@ -72,10 +74,20 @@ def latency_bin(latency):  # type: ignore[no-untyped-def]
     return (1 << LINEAR) + (octave << FINE) + step
 
 
+@njit(inline="always")
+def still_expected(pool, p, expecting, recompute):  # type: ignore[no-untyped-def]
+    """Output tokens that the policy expects from now on: the total less what an eviction left."""
+    if not expecting:
+        return np.int64(0)
+    if recompute:
+        return max(np.int64(pool.expected[p]) - np.int64(pool.kept[p]), np.int64(1))
+    return np.int64(pool.expected[p])
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
 def advance(  # type: ignore[no-untyped-def]  # noqa: C901
-    pol, vic, block, pool, state, draws, counts, prompts, outputs, cells, record, usage,
-    t0, M, reject_above, buckets, ring, last_arrival, warm, patience, endless, recompute,
+    pol, vic, block, pool, state, draws, counts, prompts, outputs, cells, expectations, record, usage,
+    t0, M, reject_above, buckets, ring, last_arrival, warm, patience, endless, recompute, sorted_by_expected,
 ):  # fmt: skip
     """Execute slots ``t0 .. t0 + len(counts) - 1``, or fewer when a verdict ends the run.
 
@@ -93,14 +105,17 @@ def advance(  # type: ignore[no-untyped-def]  # noqa: C901
         Arrivals in each slot; with ``endless``, the supply on offer.
     prompts, outputs, cells : ndarray of int32, shape (>= arrivals,)
         Lengths (tokens) and cell of the next requests, read from ``state.live[CURSOR]``.
+    expectations : ndarray of int32, shape (>= arrivals,) or (0,)
+        What the policy expects of their outputs; empty for a policy that knows nothing.
     usage : ndarray of int64, shape (slots, 5) or (0, 5)
         Trajectory to fill, see `USAGE_COLUMNS`.
     t0, M, reject_above, buckets, ring, last_arrival, warm, patience : int
         First slot; capacity; largest peak that is accepted; waiting lines; calendar size (a
         power of two); last slot with an arrival; first slot whose arrivals count in latencies;
         slots without a completion before `livelock`.
-    endless, recompute : bool
-        Top the queue up to the supply; keep generated tokens on eviction.
+    endless, recompute, sorted_by_expected : bool
+        Top the queue up to the supply; keep generated tokens on eviction; waiting lines are by
+        expected output (else by class where there are several).
 
     Returns
     -------
@@ -118,6 +133,8 @@ def advance(  # type: ignore[no-untyped-def]  # noqa: C901
     stuck = live[STUCK]
     mask = ring - 1
     recording = len(record.status) > 0
+    expecting = len(expectations) > 0
+    lowest = live[LOWEST]
     keep_usage = len(usage) > 0
     verdict = RUNNING
     overflows = evictions = completed = rejected = tokens = wasted = done_tokens = 0
@@ -159,13 +176,17 @@ def advance(  # type: ignore[no-untyped-def]  # noqa: C901
             pool.output[p] = outputs[at]
             pool.arrived[p] = U32(t)
             line = U32(LINE)
+            if expecting:
+                pool.expected[p] = U32(expectations[at])
             if buckets > 1:
-                line = U32(LINE + cells[at])
+                k = np.int64(expectations[at] if sorted_by_expected else cells[at])
+                line = U32(LINE + k)
                 pool.bucket[p] = line
+                lowest = min(lowest, k)
             if recompute:
                 pool.kept[p] = U32(0)
+            pool.ident[p] = U32(ident)
             if recording:
-                pool.ident[p] = U32(ident)
                 record.status[ident] = WAITING_NOW
             back = prv[line]
             nxt[back] = p
@@ -183,7 +204,9 @@ def advance(  # type: ignore[no-untyped-def]  # noqa: C901
         # 2. Admission: the admitted head of a line is spliced onto the active list.
         begin(pol, t, draws, i)
         if waiting > 0:
-            for k in range(buckets):
+            while nxt[U32(LINE + lowest)] == U32(LINE + lowest):
+                lowest += 1
+            for k in range(lowest, buckets):
                 line = U32(LINE + k)
                 head = nxt[line]
                 p = head
@@ -192,9 +215,11 @@ def advance(  # type: ignore[no-untyped-def]  # noqa: C901
                     l = np.int64(pool.prompt[p])  # noqa: E741
                     o = np.int64(pool.output[p])
                     need = held(l + 1, block)
-                    answer = admit(pol, t, k, l, o, need, U, n, M)
+                    expected = still_expected(pool, p, expecting, recompute)
+                    answer = admit(pol, t, k, l, expected, need, U, n, M)
                     if answer != ADMIT:
                         break
+                    on_start(pol, t, l, expected)
                     slot = U32(CALENDAR + ((t + o - 1) & mask))
                     other = cnx[slot]
                     cnx[p] = other
@@ -220,16 +245,17 @@ def advance(  # type: ignore[no-untyped-def]  # noqa: C901
                     prv[U32(0)] = last
                     nxt[line] = p
                     prv[p] = line
-                if answer == STOP:
+                if answer == STOP or waiting == 0:
                     break
             if n == 0:
                 # Nothing runs although somebody waits: for ever, if no head could ever start.
                 blocked = True
-                for k in range(buckets):
+                for k in range(lowest, buckets):
                     p = nxt[U32(LINE + k)]
                     if p != U32(LINE + k):
                         l = np.int64(pool.prompt[p])  # noqa: E741
-                        if fits(pol, l, held(l + 1, block), M):
+                        expected = still_expected(pool, p, expecting, recompute)
+                        if fits(pol, l, expected, held(l + 1, block), M):
                             blocked = False
                             break
                 if blocked:
@@ -243,11 +269,12 @@ def advance(  # type: ignore[no-untyped-def]  # noqa: C901
         gone = 0
         if U > M:
             overflows += 1
-            p = U32(victim(vic, U, M, n, prv[U32(0)]))
+            p = U32(victim(vic, pool, U, M, n))
             while p != U32(NONE):
                 l = np.int64(pool.prompt[p])  # noqa: E741
                 g = np.int64(U32(U32(t) - pool.activated[p]))
                 U -= held(l + g + 1, block)
+                on_leave(pol, t, t - g, l, still_expected(pool, p, expecting, recompute))
                 n -= 1
                 waiting += 1
                 gone += 1
@@ -265,17 +292,26 @@ def advance(  # type: ignore[no-untyped-def]  # noqa: C901
                     pool.kept[p] += U32(g)
                 else:
                     wasted += g
-                # Latest activations leave first, so the front of the line keeps (arrival, id).
+                if expecting:
+                    made = np.int64(pool.kept[p]) if recompute else g  # kept includes g by now
+                    pool.expected[p] = U32(on_evict(pol, np.int64(pool.expected[p]), made))
+                    if sorted_by_expected:
+                        pool.bucket[p] = U32(LINE + pool.expected[p])
                 line = pool.bucket[p] if buckets > 1 else U32(LINE)
-                front = nxt[line]
-                nxt[p] = front
-                prv[p] = line
-                prv[front] = p
-                nxt[line] = p
+                lowest = min(lowest, np.int64(line) - LINE)
+                # Back to its place by (arrival, id): with LIFO that is the very front.
+                after = nxt[line]
+                while after != line and I32(pool.ident[after] - pool.ident[p]) < 0:
+                    after = nxt[after]
+                before = prv[after]
+                nxt[p] = after
+                prv[p] = before
+                prv[after] = p
+                nxt[before] = p
                 if recording:
                     record.evictions[pool.ident[p]] += 1
                     record.status[pool.ident[p]] = WAITING_NOW
-                p = U32(victim(vic, U, M, n, prv[U32(0)]))
+                p = U32(victim(vic, pool, U, M, n))
             evictions += gone
 
         tokens += n
@@ -301,6 +337,7 @@ def advance(  # type: ignore[no-untyped-def]  # noqa: C901
                 l = np.int64(pool.prompt[p])  # noqa: E741
                 o = np.int64(pool.output[p])
                 U -= held(l + o, block)
+                on_leave(pol, t + 1, t + 1 - o, l, still_expected(pool, p, expecting, recompute))
                 n -= 1
                 completed += 1
                 done_tokens += o
@@ -340,6 +377,7 @@ def advance(  # type: ignore[no-untyped-def]  # noqa: C901
     live[ARRIVED] = arrived
     live[STUCK] = stuck
     live[VERDICT] = verdict
+    live[LOWEST] = lowest
     state.peak[PEAK_USAGE] = peak_usage
     state.peak[PEAK_DEMAND] = peak_demand
     state.square[0] += square

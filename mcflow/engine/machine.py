@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +15,9 @@ from mcflow.engine.state import (
     COMPLETED_RUN,
     FREE,
     HORIZON,
+    LATENCY_COUNT,
+    LATENCY_SUM,
+    LOWEST,
     SLOTS,
     TALLY,
     USAGE_COLUMNS,
@@ -36,6 +41,10 @@ BATCHES = 128
 
 
 
+#: Slots that serving the rest may take at least, before a drained run is cut off.
+LONGEST_DRAIN = 1_000_000
+
+
 @dataclass(frozen=True)
 class System:
     """The worker: cache and rules that are not the policy's own.
@@ -50,12 +59,15 @@ class System:
         Victim rule, see `mcflow.policies.victims`.
     recompute : bool
         Whether an evicted request keeps its tokens.
+    beta : Fraction
+        Probability of the victim rule ``beta``.
     """
 
     capacity: int
     block_size: int = 1
     victims: str = "lifo"
     recompute: bool = False
+    beta: Fraction = Fraction(1)
 
 
 @dataclass
@@ -70,6 +82,14 @@ class Run:
         Sums over the whole run, warm-up included (the census).
     batches : ndarray of int64, shape (batches, TALLY)
         Sums over consecutive stretches of the measured window.
+    latency : ndarray of int64, shape (LATENCY_BINS,)
+        Histogram of all who finished; with ``drain`` that is everybody.
+    cut_latency : ndarray of int64, shape (LATENCY_BINS,)
+        The same of those who had finished by the horizon.
+    active, waiting, arrived : int
+        Census at the horizon (``whole`` has the completed and the rejected).
+    drained_slots : int
+        Slots executed after the horizon, to serve who was left.
     usage : ndarray of int64, shape (slots, 5)
         Trajectory, empty unless asked for.
     """
@@ -81,9 +101,11 @@ class Run:
     peak: np.ndarray
     square: float
     latency: np.ndarray
+    cut_latency: np.ndarray
     active: int
     waiting: int
     arrived: int
+    drained_slots: int
     record: Record
     usage: np.ndarray
 
@@ -125,6 +147,7 @@ def run(
     keep_usage: bool = False,
     patience: int | None = None,
     block: int | None = None,
+    drain: bool = False,
 ) -> Run:
     """Simulate one replication.
 
@@ -143,25 +166,29 @@ def run(
         100 times the longest output, at least 10,000.
     block : int, optional
         Slots a kernel call. Results do not depend on it, except the grain of `Run.batches`.
+    drain : bool
+        Go on after the horizon, without arrivals, until everybody is served. Only latencies
+        know of it; everything else is measured up to the horizon.
     """
     horizon = NEVER if slots is None else slots
     if block is None:
         block = min(BLOCK, max(SMALLEST_BLOCK, _power_of_two(horizon // BATCHES)))
     if patience is None:
         patience = max(10_000, 100 * source.max_output)
-    buckets = setting.classes if policy.buckets == "class" and setting.classes else 1
+    buckets = {"one": 1, "class": setting.classes or 1, "expected": setting.longest + 1}[policy.buckets]
     ring = _power_of_two(source.max_output)
     pool, first = new_pool(buckets, ring, 1024)
     state = new_state(system.block_size)
     live = state.live
     live[FREE] = first
+    live[LOWEST] = buckets - 1
     space = 1024
     record = new_record(recorded)
     whole = np.zeros(TALLY, np.int64)
     batches = Batches()
     trajectory: list[np.ndarray] = []
     pol = policy.build(params, setting)
-    vic = VICTIMS[system.victims]
+    vic = VICTIMS[system.victims](system.beta, int(policy_bits.random_raw()) if system.victims == "beta" else 0)
     random = policy.random(params)
     endless = isinstance(source, EndlessSource)
     # Without evictions nothing is impossible, only late: every request is let in (MODEL section 3).
@@ -170,11 +197,28 @@ def run(
     no_words = np.zeros(0, np.uint64)
     t = 0
     verdict = HORIZON
+    limit = horizon + max(LONGEST_DRAIN, 100 * horizon) if drain else horizon
+    cut: dict[str, Any] = {}
 
-    while t < horizon:
+    def so_far() -> dict[str, Any]:
+        return {
+            "tally": state.tally.copy(),
+            "whole": whole + state.tally,
+            "batches": np.array(batches.rows, dtype=np.int64).reshape(-1, TALLY),
+            "peak": state.peak.copy(),
+            "square": float(state.square[0]),
+            "cut_latency": state.latency.copy(),
+            "active": int(live[ACTIVE]),
+            "waiting": int(live[WAITING]),
+            "arrived": int(live[ARRIVED]),
+        }
+
+    while t < limit:
+        if drain and t == horizon and not cut:
+            cut = so_far()
         if t and not live[ACTIVE] and not live[WAITING] and not keep_usage:
             # An idle worker: nothing happens until the next arrival, so only count the slots.
-            jump = min(source.next_arrival(t), horizon) - t
+            jump = min(source.next_arrival(t), horizon, limit) - t
             if jump > block and source.last_arrival >= t:
                 if random:
                     policy_bits.advance(jump)
@@ -182,7 +226,7 @@ def run(
                 state.tally[SLOTS] += jump
                 t += jump
                 continue
-        count = min(block, horizon - t, warmup - t if t < warmup else horizon)
+        count = min(block, next(stop for stop in (warmup, horizon, limit) if stop > t) - t)
         words = policy_bits.random_raw(count) if random else no_words
         draws = policy.draw(params, t, count, words)
         counts = policy.supply(params, draws) if endless else source.counts(t, count)
@@ -194,13 +238,13 @@ def run(
         if recorded and live[ARRIVED] + need > len(record.status):
             more = new_record(max(len(record.status), need))
             record = Record(*(np.concatenate(pair) for pair in zip(record, more, strict=True)))
-        prompts, outputs, cells = source.lengths(need, live)
+        prompts, outputs, cells, expectations = source.lengths(need, live)
         usage = np.zeros((count, len(USAGE_COLUMNS)), np.int64) if keep_usage else empty_usage
         before = state.tally.copy()
         executed = kernel.advance(
             pol, vic, None if system.block_size == 1 else system.block_size, pool, state, draws, counts,
-            prompts, outputs, cells, record, usage, t, system.capacity, reject_above, buckets, ring,
-            source.last_arrival, warmup, patience, endless, system.recompute,
+            prompts, outputs, cells, expectations, record, usage, t, system.capacity, reject_above, buckets, ring,
+            source.last_arrival, warmup, patience, endless, system.recompute, policy.buckets == "expected",
         )  # fmt: skip
         t += int(executed)
         if keep_usage:
@@ -217,19 +261,14 @@ def run(
             break
     if verdict == HORIZON and t > source.last_arrival and not live[ACTIVE] and not live[WAITING]:
         verdict = COMPLETED_RUN
+    result = cut or so_far()
+    for index in (LATENCY_SUM, LATENCY_COUNT):
+        result["tally"][index] = state.tally[index]
     return Run(
         verdict=verdict,
-        tally=state.tally,
-        whole=whole + state.tally,
-        batches=np.array(batches.rows, dtype=np.int64).reshape(-1, TALLY),
-        peak=state.peak,
-        square=float(state.square[0]),
         latency=state.latency,
-        active=int(live[ACTIVE]),
-        waiting=int(live[WAITING]),
-        arrived=int(live[ARRIVED]),
+        drained_slots=int(state.tally[SLOTS] - result["tally"][SLOTS]),
         record=record,
         usage=np.concatenate(trajectory) if trajectory else empty_usage,
+        **result,
     )
-
-

@@ -21,7 +21,7 @@ LINE = 1
 CALENDAR = 0
 
 # Live counters (`State.live`, int64).
-(FREE, ACTIVE, USAGE, WAITING, CURSOR, ARRIVED, STUCK, VERDICT, LIVE) = range(9)
+(FREE, ACTIVE, USAGE, WAITING, CURSOR, ARRIVED, STUCK, VERDICT, LOWEST, LIVE) = range(10)
 
 # Tallies of a stretch of slots (`State.tally`, int64); all sums over slots or over events.
 (
@@ -60,6 +60,7 @@ class Pool(NamedTuple):
     activated: np.ndarray
     ident: np.ndarray
     kept: np.ndarray  #: tokens of earlier tries that `recompute` keeps
+    expected: np.ndarray  #: total output that the policy expects; 0 where it knows nothing
     bucket: np.ndarray
 
 

@@ -69,7 +69,7 @@ class ClassBudget(NamedTuple):
         for k in range(len(pol.left)):
             pol.left[k] = draws[i, k]
 
-    def admit(pol, t, k, l, o, need, U, n, M):  # type: ignore[no-untyped-def]  # noqa: E741, N805
+    def admit(pol, t, k, l, expected, need, U, n, M):  # type: ignore[no-untyped-def]  # noqa: E741, N805
         if pol.left[k] <= 0:
             return SKIP
         pol.left[k] -= 1

@@ -9,20 +9,25 @@ the *type* of its state at compile time, so they are inlined and the kernel stay
 >>> @policy("max-active", params=Params, knows="nothing", rule="FCFS while fewer than n are active")
 ... class MaxActive(NamedTuple):
 ...     n: int
-...     def admit(pol, t, k, l, o, need, U, n, M):
+...     def admit(pol, t, k, l, expected, need, U, n, M):
 ...         return ADMIT if n < pol.n else STOP
 
 Hooks (all plain functions of numbers and the policy's own arrays; argument names are fixed):
 
 ``begin(pol, t, draws, i)``
     Start of slot t, before admission. ``draws[i]`` holds what `draw` prepared for the slot.
-``admit(pol, t, k, l, o, need, U, n, M)``
+``admit(pol, t, k, l, expected, need, U, n, M)``
     May the head of bucket k start? ADMIT, STOP (no more in this slot) or SKIP (on to the next
-    bucket). ``l``, ``o``: its prompt and output tokens (a policy must not look at what it does
-    not know); ``need``: cache it takes in this slot; ``U``: usage of this slot so far; ``n``:
-    active requests; ``M``: capacity.
-``fits(pol, l, need, M)``
+    bucket). ``l``: its prompt; ``expected``: the output tokens that the policy expects it to make
+    yet (what `PolicyParams.uses` asks for; 0 for a policy that knows nothing); ``need``: cache it takes in this
+    slot; ``U``: usage of this slot so far; ``n``: active requests; ``M``: capacity.
+``fits(pol, l, expected, need, M)``
     Could it ever start, in an empty system? Only for the verdict ``blocked``.
+``on_start(pol, t, l, expected)``, ``on_leave(pol, t, start, l, expected)``
+    A request was activated in slot t; one activated in slot ``start`` takes no memory from slot t
+    on, because it has completed or was evicted.
+``on_evict(pol, expected, made)``
+    New expectation (total output tokens) of a request evicted after ``made`` tokens.
 """
 
 from __future__ import annotations
@@ -65,6 +70,11 @@ class PolicyParams(BaseModel):
         """Mean activations a slot that the policy allows, one a waiting line; None: no such limit."""
         return None
 
+    @property
+    def uses(self) -> str | None:
+        """Which expectation of its output a request comes with: prediction, lower or upper."""
+        return None
+
 
 class Setting(NamedTuple):
     """What a policy may know when it is built: the system and the classes, never the future."""
@@ -72,6 +82,8 @@ class Setting(NamedTuple):
     capacity: int
     classes: int | None  #: number of distinct (l, o) pairs, None where there are no classes
     names: tuple[str, ...] = ()  #: their (l,o), for messages
+    longest: int = 1  #: largest expectation of any request, tokens
+    block_size: int = 1  #: tokens a memory block
 
 
 @dataclass(frozen=True)
@@ -138,8 +150,9 @@ def policy(
         The admission rule in one line.
     victims : str
         Default victim rule.
-    buckets : {"one", "class"}
-        One waiting line in order of (arrival, id), or one a class.
+    buckets : {"one", "class", "expected"}
+        One waiting line in order of (arrival, id), one a class, or one an expected output, the
+        shortest first.
 
     Raises
     ------
@@ -165,12 +178,24 @@ def begin(pol, t, draws, i):  # type: ignore[no-untyped-def]
     """Kernel-side name of the hook ``begin``."""
 
 
-def admit(pol, t, k, l, o, need, U, n, M):  # type: ignore[no-untyped-def]  # noqa: E741
+def admit(pol, t, k, l, expected, need, U, n, M):  # type: ignore[no-untyped-def]  # noqa: E741
     """Kernel-side name of the hook ``admit``."""
 
 
-def fits(pol, l, need, M):  # type: ignore[no-untyped-def]  # noqa: E741
+def fits(pol, l, expected, need, M):  # type: ignore[no-untyped-def]  # noqa: E741
     """Kernel-side name of the hook ``fits``."""
+
+
+def on_start(pol, t, l, expected):  # type: ignore[no-untyped-def]  # noqa: E741
+    """Kernel-side name of the hook ``on_start``."""
+
+
+def on_leave(pol, t, start, l, expected):  # type: ignore[no-untyped-def]  # noqa: E741
+    """Kernel-side name of the hook ``on_leave``."""
+
+
+def on_evict(pol, expected, made):  # type: ignore[no-untyped-def]
+    """Kernel-side name of the hook ``on_evict``."""
 
 
 def _hook(state_type: types.Type, name: str, default: Callable[..., Any] | None = None) -> Any:
@@ -186,10 +211,25 @@ def _begin(pol, t, draws, i):  # type: ignore[no-untyped-def]
 
 
 @overload(admit)
-def _admit(pol, t, k, l, o, need, U, n, M):  # type: ignore[no-untyped-def]  # noqa: E741
+def _admit(pol, t, k, l, expected, need, U, n, M):  # type: ignore[no-untyped-def]  # noqa: E741
     return _hook(pol, "admit")
 
 
 @overload(fits)
-def _fits(pol, l, need, M):  # type: ignore[no-untyped-def]  # noqa: E741
-    return _hook(pol, "fits", lambda pol, l, need, M: True)  # noqa: E741
+def _fits(pol, l, expected, need, M):  # type: ignore[no-untyped-def]  # noqa: E741
+    return _hook(pol, "fits", lambda pol, l, expected, need, M: True)  # noqa: E741
+
+
+@overload(on_start)
+def _on_start(pol, t, l, expected):  # type: ignore[no-untyped-def]  # noqa: E741
+    return _hook(pol, "on_start", lambda pol, t, l, expected: None)  # noqa: E741
+
+
+@overload(on_leave)
+def _on_leave(pol, t, start, l, expected):  # type: ignore[no-untyped-def]  # noqa: E741
+    return _hook(pol, "on_leave", lambda pol, t, start, l, expected: None)  # noqa: E741
+
+
+@overload(on_evict)
+def _on_evict(pol, expected, made):  # type: ignore[no-untyped-def]
+    return _hook(pol, "on_evict", lambda pol, expected, made: expected)

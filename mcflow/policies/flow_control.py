@@ -68,7 +68,7 @@ class FlowControl(NamedTuple):
     def begin(pol, t, draws, i):  # type: ignore[no-untyped-def]  # noqa: N805
         pol.left[0] = draws[i, 0]
 
-    def admit(pol, t, k, l, o, need, U, n, M):  # type: ignore[no-untyped-def]  # noqa: E741, N805
+    def admit(pol, t, k, l, expected, need, U, n, M):  # type: ignore[no-untyped-def]  # noqa: E741, N805
         if pol.left[0] <= 0:
             return STOP
         pol.left[0] -= 1

@@ -22,6 +22,11 @@ class GreedyParams(PolicyParams):
     alpha: Annotated[ExactNumber, AfterValidator(_share)]
 
 
+def greedy_limit(params: GreedyParams, setting: Setting) -> int:
+    """Usage up to which greedy admits, ``floor((1 - alpha) M)`` of exact rationals, tokens."""
+    return floor((1 - params.alpha) * setting.capacity)
+
+
 @policy(
     "greedy",
     params=GreedyParams,
@@ -36,11 +41,11 @@ class Greedy(NamedTuple):
 
     @staticmethod
     def build(params: GreedyParams, setting: Setting) -> Greedy:
-        """Return the state; the limit is the floor of an exact rational."""
-        return Greedy(floor((1 - params.alpha) * setting.capacity))
+        """Return the state."""
+        return Greedy(greedy_limit(params, setting))
 
-    def admit(pol, t, k, l, o, need, U, n, M):  # type: ignore[no-untyped-def]  # noqa: E741, N805
+    def admit(pol, t, k, l, expected, need, U, n, M):  # type: ignore[no-untyped-def]  # noqa: E741, N805
         return ADMIT if U + need <= pol.limit else STOP
 
-    def fits(pol, l, need, M):  # type: ignore[no-untyped-def]  # noqa: E741, N805
+    def fits(pol, l, expected, need, M):  # type: ignore[no-untyped-def]  # noqa: E741, N805
         return need <= pol.limit

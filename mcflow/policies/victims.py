@@ -1,13 +1,17 @@
 """Victim rules: who gives way on overflow (MODEL section 4). Any admission takes any of them.
 
-A rule is a NamedTuple with one hook, ``victim(vic, U, M, n, tail)``, asked when usage exceeds
-M and then again until it returns NONE. ``tail`` is the latest activation.
+A rule is a NamedTuple with one hook, ``victim(vic, pool, U, M, n)``, asked when usage exceeds M
+and then again, after each eviction, until it returns NONE. ``pool.prv[0]`` is the latest of the
+``n`` active requests, ``pool.nxt[0]`` the earliest (`mcflow.engine.state`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from fractions import Fraction
 from typing import Any, NamedTuple
 
+import numpy as np
 from numba.extending import overload
 
 from mcflow.policies.contract import NONE, _hook
@@ -18,8 +22,8 @@ class Lifo(NamedTuple):
 
     code: int
 
-    def victim(vic, U, M, n, tail):  # type: ignore[no-untyped-def]  # noqa: N805
-        return tail if U > M else NONE
+    def victim(vic, pool, U, M, n):  # type: ignore[no-untyped-def]
+        return pool.prv[np.uint32(0)] if U > M else NONE
 
 
 class EvictAll(NamedTuple):
@@ -27,8 +31,8 @@ class EvictAll(NamedTuple):
 
     code: int
 
-    def victim(vic, U, M, n, tail):  # type: ignore[no-untyped-def]  # noqa: N805
-        return tail if n > 0 else NONE
+    def victim(vic, pool, U, M, n):  # type: ignore[no-untyped-def]
+        return pool.prv[np.uint32(0)] if n > 0 else NONE
 
 
 class NoVictim(NamedTuple):
@@ -36,17 +40,75 @@ class NoVictim(NamedTuple):
 
     code: int
 
-    def victim(vic, U, M, n, tail):  # type: ignore[no-untyped-def]  # noqa: N805
+    def victim(vic, pool, U, M, n):  # type: ignore[no-untyped-def]
         return NONE
 
 
-VICTIMS: dict[str, Any] = {"lifo": Lifo(0), "all": EvictAll(0), "none": NoVictim(0)}
+class Ascending(NamedTuple):
+    """Smallest expected output first, ties latest activation first, until U <= M (Amin)."""
+
+    code: int
+
+    def victim(vic, pool, U, M, n):  # type: ignore[no-untyped-def]
+        if U <= M:
+            return NONE
+        least = pool.prv[np.uint32(0)]
+        p = pool.prv[least]
+        while p != NONE:
+            if pool.expected[p] < pool.expected[least]:
+                least = p
+            p = pool.prv[p]
+        return least
 
 
-def victim(vic, U, M, n, tail):  # type: ignore[no-untyped-def]
+class Beta(NamedTuple):
+    """Rounds over the active in activation order, each evicted with probability beta, until U <= M.
+
+    One uniform a question, from SplitMix64 (Steele, Lea & Flood 2014) seeded by the policy's stream.
+    """
+
+    beta: float
+    word: np.ndarray  #: SplitMix64 state, uint64 (1,)
+    cursor: np.ndarray  #: who is asked next, int64 (1,); 0 between overflows
+
+    def victim(vic, pool, U, M, n):  # type: ignore[no-untyped-def]
+        if U <= M:
+            vic.cursor[0] = 0
+            return NONE
+        p = np.uint32(vic.cursor[0])
+        while True:
+            if p == NONE:
+                p = pool.nxt[np.uint32(0)]
+            asked = p
+            p = pool.nxt[p]
+            vic.word[0] += np.uint64(0x9E3779B97F4A7C15)
+            z = vic.word[0]
+            z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            z = z ^ (z >> np.uint64(31))
+            if (z >> np.uint64(11)) * 2.0**-53 < vic.beta:
+                vic.cursor[0] = p
+                return asked
+
+
+def _beta(beta: Fraction, word: int) -> Beta:
+    return Beta(float(beta), np.array([word], np.uint64), np.zeros(1, np.int64))
+
+
+#: Name -> (beta, seed word) -> state of the rule.
+VICTIMS: dict[str, Callable[[Fraction, int], Any]] = {
+    "lifo": lambda beta, word: Lifo(0),
+    "all": lambda beta, word: EvictAll(0),
+    "none": lambda beta, word: NoVictim(0),
+    "ascending": lambda beta, word: Ascending(0),
+    "beta": _beta,
+}
+
+
+def victim(vic, pool, U, M, n):  # type: ignore[no-untyped-def]
     """Kernel-side name of the hook ``victim``."""
 
 
 @overload(victim)
-def _victim(vic, U, M, n, tail):  # type: ignore[no-untyped-def]
+def _victim(vic, pool, U, M, n):  # type: ignore[no-untyped-def]
     return _hook(vic, "victim")

@@ -99,6 +99,11 @@ class LengthLaw:
         return int(self.prompt_max.max())
 
     @property
+    def min_output(self) -> int:
+        """Shortest output, in tokens."""
+        return int(self.output_min.min())
+
+    @property
     def max_output(self) -> int:
         """Longest output C, in tokens."""
         return int(self.output_max.max())

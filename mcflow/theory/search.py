@@ -1,0 +1,240 @@
+"""The search for the hindsight optimum: whole schedules from fractional ones, and bounds.
+
+Starts are counted by class and slot, int64 of shape (classes, slots). Every schedule made
+here is feasible: a request starts only where its whole profile ``l + 1 ... l + o`` fits on top
+of what has started, so that usage never exceeds M.
+"""
+
+from __future__ import annotations
+
+import math
+from time import perf_counter
+from typing import Literal
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from mcflow.errors import InputError
+from mcflow.theory.startslots import Instance, branch, certify, class_program, relax, request_program
+
+#: Most memory coefficients of a program; beyond, building it alone takes gigabytes.
+LARGEST = 30_000_000
+#: Memory held back before rounding, in root sums of squares of the peaks of split classes.
+MARGINS = (0.5, 0.35, 0.2, 0.7)
+#: Cumulative starts are rounded up from this fraction on.
+FRACTIONS = (0.25, 0.5)
+#: Share of the time limit after which no further LP is begun for the sake of rounding.
+ROUNDING_SHARE = 0.6
+
+#: Relative error allowed to branch and bound's own bound.
+TOLERANCE = 1e-6
+
+Status = Literal["optimal", "time limit", "feasible"]
+
+
+class Search:
+    """The best schedule and the best bounds so far, as total waits in slots."""
+
+    def __init__(self, instance: Instance, program: str, time_limit: float) -> None:
+        self.instance, self.time_limit, self.begin = instance, time_limit, perf_counter()
+        if program == "auto":
+            program = "class" if 2 * len(instance.output) <= len(instance.groups[0]) else "request"
+        self.build = class_program if program == "class" else request_program
+        self.check_size(instance.joins.shape[1])
+        self.starts = pull(instance, follow(instance))
+        self.wait = instance.wait(self.starts)
+        self.lp_bound = self.bound = 0
+
+    def run(self, integer: bool) -> Status:
+        if self.bound < self.wait and (relaxed := self.relaxation()) is not None:
+            prices, slots = relaxed
+            if integer and self.bound < self.wait and self.left() > 0:
+                self.branch_and_bound(prices, slots)
+        if self.bound == self.wait:
+            return "optimal"
+        return "time limit" if self.left() <= 0 else "feasible"
+
+    def relaxation(self) -> tuple[np.ndarray, int] | None:
+        """Solve the LP with slots enough, and round it; return prices and slots (None: no time)."""
+        instance = self.instance
+        joining, feasible = instance.joins.shape[1], self.starts.shape[1]
+        work = int((instance.total * instance.work).sum())
+        slots = min(feasible, max(joining, work // instance.capacity) + int(instance.output.max()))
+        self.check_size(slots)
+        found = None
+        while self.left() > 0 and self.size(slots) <= LARGEST:
+            began = perf_counter()
+            solution = self.solve(slots, instance.capacity)
+            if solution is None and slots >= feasible:
+                break
+            if solution is None:
+                slots = feasible
+                continue
+            plan, prices = solution
+            found = prices, slots
+            certificate = certify(instance, prices, slots)
+            self.lp_bound = self.bound = max(self.bound, certificate.wait)
+            if certificate.late(instance)[slots] > 0:
+                self.round(plan, slots, perf_counter() - began)
+                break
+            slots *= 2  # a start after the end might pay
+        return found
+
+    def round(self, plan: np.ndarray, slots: int, seconds: float) -> None:
+        """Round the LP's plan, then those for less memory, each LP taking about ``seconds``."""
+        instance = self.instance
+        split = (np.abs(plan - np.rint(plan)) > 1e-6).any(axis=1)
+        noise = math.sqrt(float((split * instance.peak.astype(float) ** 2).sum()))
+        self.offer_rounded(plan)
+        for margin in MARGINS:
+            room = instance.capacity - math.ceil(margin * noise)
+            spent = self.time_limit - self.left()
+            if self.bound == self.wait or spent + seconds > ROUNDING_SHARE * self.time_limit:
+                break
+            if instance.peak.max() <= room < instance.capacity:
+                solution = self.solve(slots, room)
+                if solution is not None:
+                    self.offer_rounded(solution[0])
+
+    def branch_and_bound(self, prices: np.ndarray, slots: int) -> None:
+        """Search for a better schedule among the starts that could be part of one."""
+        instance = self.instance
+        reach = max(2 * slots, self.starts.shape[1])
+        certificate = certify(instance, prices, reach)
+        gap = (self.wait << certificate.bits) - certificate.value
+        late = certificate.late(instance)
+        enough = np.flatnonzero(late > gap)
+        end = int(enough[0]) if len(enough) else reach
+        if self.size(end) > LARGEST:
+            return
+        program = self.build(instance, end)
+        allowed = certificate.excess(program) <= gap
+        values, proven, _ = branch(program, instance.capacity, allowed, self.left())
+        if values is not None:
+            self.offer(program.by_class(values, (len(instance.output), end)).astype(np.int64))
+        if proven is not None and math.isfinite(proven):
+            within = math.ceil(proven - TOLERANCE * (1 + abs(proven)))
+            beyond = certificate.slots(certificate.value + int(late[end]))
+            self.bound = max(self.bound, min(within, beyond, self.wait))
+
+    def solve(self, slots: int, room: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """Starts by class and slot and memory prices of the LP; None if there are none in time."""
+        program = self.build(self.instance, slots)
+        solution = relax(program, room, max(self.left(), 1e-3))
+        if solution is None:
+            return None
+        return program.by_class(solution[0], (len(self.instance.output), slots)), solution[1]
+
+    def offer_rounded(self, plan: np.ndarray) -> None:
+        for fraction in FRACTIONS:
+            self.offer(pull(self.instance, follow(self.instance, plan, fraction)))
+
+    def offer(self, starts: np.ndarray) -> None:
+        wait = self.instance.wait(starts)
+        if wait < self.wait:
+            self.wait, self.starts = wait, starts
+
+    def left(self) -> float:
+        return self.time_limit - (perf_counter() - self.begin)
+
+    def size(self, slots: int) -> int:
+        """Memory coefficients of the program."""
+        if self.build is class_program:
+            return slots * int(self.instance.output.sum())
+        klass, slot = self.instance.groups
+        return int(((slots - slot) * self.instance.output[klass]).sum())
+
+    def check_size(self, slots: int) -> None:
+        if self.size(slots) > LARGEST:
+            raise InputError(
+                f"the hindsight program has {self.size(slots)} coefficients, more than {LARGEST}:"
+                " take fewer arrival slots, fewer distinct requests or shorter outputs"
+            )
+
+
+def follow(instance: Instance, plan: np.ndarray | None = None, fraction: float = 0.0) -> np.ndarray:
+    """Start requests slot by slot, each class up to the rounded cumulative starts of a plan.
+
+    Parameters
+    ----------
+    instance : Instance
+        The requests.
+    plan : ndarray of float64, shape (classes, slots), optional
+        Starts of the LP. Without it everything starts as soon as it fits.
+    fraction : float
+        A cumulative start counts as a whole one when this much of it is there.
+
+    Returns
+    -------
+    ndarray of int64, shape (classes, slots)
+        Starts, as many slots as are needed (at least those with arrivals). Within a slot the
+        classes with the smallest workload come first.
+    """
+    joining = instance.joins.shape[1]
+    arrivals = np.cumsum(instance.joins, axis=1)
+    target = arrivals[:, :0]
+    if plan is not None:
+        target = np.ceil(np.cumsum(plan, axis=1) - fraction - 1e-6).astype(np.int64)
+        target = np.minimum(target, instance.total[:, None])
+    order = np.argsort(instance.work, kind="stable")
+    profiles = [instance.profile(k) for k in range(len(order))]
+    longest = int(instance.output.max())
+    room = np.full(joining + longest, instance.capacity)
+    started = np.zeros_like(instance.total)
+    rows = []
+    t = 0
+    while t < joining or (started < instance.total).any():
+        if t + longest > len(room):
+            room = np.concatenate([room, np.full(len(room), instance.capacity)])
+        aim = arrivals[:, min(t, joining - 1)] - started
+        if plan is not None and t < target.shape[1]:
+            aim = np.minimum(aim, target[:, t] - started)
+        row = np.zeros_like(started)
+        for k in order[aim[order] > 0]:
+            ahead = room[t : t + instance.output[k]]
+            row[k] = min(aim[k], (ahead // profiles[k]).min())
+            ahead -= row[k] * profiles[k]
+        started += row
+        rows.append(row)
+        t += 1
+    return np.array(rows).T
+
+
+def pull(instance: Instance, starts: np.ndarray, passes: int = 3) -> np.ndarray:
+    """Move single starts to the earliest slot with a request waiting and memory for it.
+
+    Returns a new array; the total wait is never larger. A few passes find nearly all.
+    """
+    starts = starts.copy()
+    slots, longest = starts.shape[1], int(instance.output.max())
+    joins = np.zeros_like(starts)
+    joins[:, : instance.joins.shape[1]] = instance.joins
+    queue = np.cumsum(joins - starts, axis=1)
+    profiles = [instance.profile(k) for k in range(len(starts))]
+    room = np.full(slots + longest, instance.capacity)
+    for k, t in zip(*np.nonzero(starts), strict=True):
+        room[t : t + instance.output[k]] -= starts[k, t] * profiles[k]
+    for _ in range(passes):
+        moved = False
+        for t, k in zip(*np.nonzero(starts.T), strict=True):
+            length, profile = int(instance.output[k]), profiles[k]
+            while starts[k, t]:
+                # The queue of the class must be positive from the new slot to the old one.
+                empty = np.flatnonzero(queue[k, :t] == 0)
+                begin = int(empty[-1]) + 1 if len(empty) else 0
+                if begin == t:
+                    break
+                room[t : t + length] += profile
+                windows = sliding_window_view(room[begin : t + length - 1], length)
+                fits = np.flatnonzero((windows >= profile).all(axis=1))
+                new = begin + int(fits[0]) if len(fits) else t
+                room[new : new + length] -= profile
+                if new == t:
+                    break
+                starts[k, t] -= 1
+                starts[k, new] += 1
+                queue[k, new:t] -= 1
+                moved = True
+        if not moved:
+            break
+    return starts
