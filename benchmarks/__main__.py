@@ -12,16 +12,16 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import mcflow  # sets Numba's cache folder, so it comes before numba
 import numba
 import numpy as np
 from rich.console import Console
 
+import mcflow
 from benchmarks import against_c, against_naive, contract, memory, scaling, speed
 from benchmarks.report import Section, cpu_name
 
 #: Narrowest console that holds every table.
-WIDTH = 110
+WIDTH = 120
 
 
 def main() -> None:
@@ -43,14 +43,14 @@ def main() -> None:
         "numpy": np.__version__,
         "mcflow": f"{mcflow.__version__} (sources {mcflow.source_hash()})",
     }
-    console.print(f"[bold]{command}[/bold] on {about['cpu']}, {about['cores']} cores, load {about['load']:.1f}")
+    console.print(f"{command}  on {about['cpu']}, {about['cores']} cores, load {about['load']:.1f}", highlight=False)
     console.print(f"mcflow {about['mcflow']}, Python {about['python']}, Numba {numba.__version__}\n", highlight=False)
     rounds = 6 if chosen.quick else 15
     sections: tuple[Callable[[], Section], ...] = (
-        partial(speed.run, rounds),
+        partial(speed.run, 2 * rounds),
         partial(against_naive.run, rounds),
         partial(against_c.run, rounds),
-        partial(scaling.run, rounds),
+        partial(scaling.run, 2 * rounds),
         partial(memory.run, chosen.quick),
         partial(contract.run_time, rounds),
         partial(contract.start, 3),
@@ -61,9 +61,12 @@ def main() -> None:
         section.show(console)
         numbers[section.key] = section.numbers
     seconds = time.perf_counter() - started
-    console.print(f"\n{seconds:.0f} s; best of {rounds} alternating rounds; repeat with: {command}", highlight=False)
+    console.print(
+        f"{seconds:.0f} s; processor time, best of {rounds} or more alternating rounds; repeat with: {command}",
+        highlight=False,
+    )
     if chosen.json:
-        chosen.json.write_text(json.dumps({**about, "seconds": seconds, **numbers}, indent=2) + "\n")
+        chosen.json.write_text(json.dumps({**about, "rounds": rounds, "seconds": seconds, **numbers}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

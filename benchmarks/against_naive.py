@@ -15,14 +15,14 @@ SHARED = (COMPLETED, EVICTIONS, OVERFLOWS, TOKENS)
 
 
 def run(rounds: int) -> Section:
-    """Best of ``rounds``, a tenth of the slots of section 1."""
+    """Best of ``rounds``, a third of the slots of section 1."""
     section = Section(
         "naive",
         "2. Against a Numba loop over every active request (same requests, results equal)",
         ("case", "completed", "evicted", "overflows", "loop, ns/request", "mcflow", "times faster"),
     )
     for case in FLOW_CONTROL:
-        drawn = draw(case, case.slots // 10)
+        drawn = draw(case, case.slots // 3)
         M = case.capacity
         args = (drawn.arrivals, drawn.budget, drawn.prompt, drawn.output, M)
         best, (ours, loop) = race(
@@ -37,7 +37,7 @@ def run(rounds: int) -> Section:
         figures = [f"{naive:.1f}", f"{engine:.1f}", f"{naive / engine:.1f}"]
         section.rows.append([case.name, *map(str, tally[:3]), *figures])
         section.numbers[case.name] = {
-            "slots": case.slots // 10,
+            "slots": case.slots // 3,
             "completed": tally[0],
             "evictions": tally[1],
             "overflow_slots": tally[2],

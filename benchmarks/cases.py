@@ -61,7 +61,7 @@ class Case:
 
 
 PAPER = Case("paper classes, b = 12", (20, 40, 60), Fraction(12), 300_000, aim=3.0e9)
-LONG = Case("o = 500, 600, 700, b = 12", (500, 600, 700), Fraction(12), 300_000, aim=1.5e10)
-LONG_THIN = Case("o = 500, 600, 700, b = 0.9", (500, 600, 700), Fraction(9, 10), 2_000_000, aim=1.5e10)
+LONG = Case("o = 500/600/700, b = 12", (500, 600, 700), Fraction(12), 300_000, aim=1.5e10)
+LONG_THIN = Case("o = 500/600/700, b = 0.9", (500, 600, 700), Fraction(9, 10), 2_000_000, aim=1.5e10)
 BY_CLASS = Case("paper classes, b = (4, 4, 4)", (20, 40, 60), Fraction(12), 300_000, "class-budget", aim=3.0e9)
 FLOW_CONTROL = (PAPER, LONG, LONG_THIN)

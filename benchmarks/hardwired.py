@@ -38,7 +38,8 @@ def hardwired(folder: Path) -> Callable[..., Any]:
     path = folder / "hardwired_kernel.py"
     path.write_text(text)
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     advance: Callable[..., Any] = module.advance

@@ -1,6 +1,7 @@
 """A fresh process that simulates the paper's classes: ``python -m benchmarks.probe SLOTS``.
 
-Prints one JSON object: seconds of the imports and of the run, and peak memory in bytes.
+Prints one JSON object: seconds of the imports, of the run and of the kernel in it, and peak memory
+in bytes. A short run is mostly compilation, or loading from Numba's cache.
 """
 
 from __future__ import annotations
@@ -57,14 +58,16 @@ def fresh(slots: int, cache: str | None = None) -> dict[str, Any]:
 def _probe(slots: int) -> None:
     start = time.perf_counter()
     from benchmarks.cases import PAPER
+    from benchmarks.race import kernel_watch
     from mcflow.engine.machine import BLOCK
     from mcflow.simulate import simulate
 
     scenario = PAPER.scenario(slots)
     imported = time.perf_counter()
-    simulate(scenario, block=BLOCK)
-    done = time.perf_counter()
-    print(json.dumps({"imports": imported - start, "run": done - imported, "peak": peak_memory()}))
+    with kernel_watch() as watch:
+        simulate(scenario, block=BLOCK)
+    run = time.perf_counter() - imported
+    print(json.dumps({"imports": imported - start, "run": run, "kernel": watch.seconds, "peak": peak_memory()}))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Timing on a shared machine: rivals run alternately, and the best of the rounds counts.
 
-Whatever else runs there only ever adds time, so the best round is the nearest to the truth;
-alternation gives every rival the same weather.
+Seconds are processor seconds of this thread, so time that the machine gives to others is not
+counted. What is left of their influence (caches, clock rate) only ever adds, so the best round
+is the nearest to the truth, and alternation gives every rival the same weather.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ Runner = Callable[[], tuple[float, Any]]
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
     """Return (seconds, result) of one call."""
-    start = time.perf_counter()
+    start = time.thread_time()
     result = work()
-    return time.perf_counter() - start, result
+    return time.thread_time() - start, result
 
 
 def race(rounds: int, *rivals: Runner) -> tuple[list[float], list[Any]]:
@@ -44,9 +45,9 @@ class Stopwatch:
 
     def __call__(self, *args: Any) -> Any:
         """Call the function."""
-        start = time.perf_counter()
+        start = time.thread_time()
         result = self.function(*args)
-        self.seconds += time.perf_counter() - start
+        self.seconds += time.thread_time() - start
         return result
 
 

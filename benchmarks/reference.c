@@ -213,7 +213,7 @@ static u64 draw(xoshiro *x) {
 /* The whole replication, drawing included: Poisson counts by inversion with a guide table (as
  * mcflow.workload.sampling does), lengths uniform over `classes` pairs, two requests a word. */
 void sim_run(sim *s, i64 slots, i64 block, int32_t b_num, int32_t b_den, i64 seed, i64 low, i64 size, const double *cdf,
-             const int32_t *guide, i64 classes, const int32_t *prompts, const int32_t *outputs) {
+             i64 cells, const int32_t *guide, i64 classes, const int32_t *prompts, const int32_t *outputs) {
     xoshiro x;
     for (int i = 0; i < 4; i++) {
         u64 z = (seed + (i + 1) * 0x9E3779B97F4A7C15u);
@@ -227,7 +227,7 @@ void sim_run(sim *s, i64 slots, i64 block, int32_t b_num, int32_t b_den, i64 see
         i64 count = slots - t < block ? slots - t : block, total = 0;
         for (i64 i = 0; i < count; i++) {
             double u = (draw(&x) >> 11) * 0x1p-53;
-            i64 k = guide[(i64)(u * size)];
+            i64 k = guide[(i64)(u * cells)];
             while (cdf[k] <= u) k++;
             counts[i] = low + k;
             total += counts[i];

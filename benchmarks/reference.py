@@ -104,7 +104,8 @@ class Reference:
         number = ctypes.c_int64
         self._library.sim_run(
             sim, number(case.slots), number(block), case.b.numerator, case.b.denominator, number(seed),
-            number(low), number(len(cdf)), _at(cdf), _at(guide), number(len(prompts)), _at(prompts), _at(outputs),
+            number(low), number(len(cdf)), _at(cdf), number(len(guide)), _at(guide),
+            number(len(prompts)), _at(prompts), _at(outputs),
         )  # fmt: skip
         return self._finish(sim)
 

@@ -10,6 +10,7 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 
 @dataclass
@@ -38,17 +39,17 @@ class Section:
 
     def show(self, console: Console) -> None:
         """Print it."""
-        table = Table(title=self.title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+        console.print(Text(self.title, "bold"))
+        table = Table(box=SIMPLE_HEAD)
         for i, head in enumerate(self.header):
             table.add_column(head, justify="right" if i else "left", no_wrap=True)
         for row in self.rows:
             table.add_row(*row)
         if self.rows:
             console.print(table)
-        else:
-            console.print(f"[bold]{self.title}[/bold]")
         for note in self.notes:
-            console.print(f"  {note}", style="dim", highlight=False)
+            console.print(Text(f"  {note}", "dim"))
+        console.print()
 
 
 def against(value: float, aim: float, at_most: bool = False) -> str:

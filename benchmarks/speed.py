@@ -21,13 +21,14 @@ def run(rounds: int) -> Section:
     cases = (*FLOW_CONTROL, BY_CLASS)
     best, outcomes = race(rounds, *(partial(timed, partial(simulate, case.scenario())) for case in cases))
     for case, seconds, outcome in zip(cases, best, outcomes, strict=True):
+        name = f"{case.policy}, {case.name}"
         speed = int(outcome.run.whole[TOKENS]) / seconds
         per_request = seconds / outcome.run.arrived * 1e9
         per_slot = seconds / case.slots * 1e9
         aim = case.aim or 0.0
         section.rows.append(
             [
-                f"{case.policy}: {case.name}",
+                name,
                 str(case.capacity),
                 f"{speed:.2e}",
                 f"{aim:.1e}",
@@ -36,7 +37,7 @@ def run(rounds: int) -> Section:
                 f"{per_slot:.0f}",
             ]
         )
-        section.numbers[f"{case.policy}: {case.name}"] = {
+        section.numbers[name] = {
             "capacity": case.capacity,
             "slots": case.slots,
             "seconds": seconds,

@@ -137,9 +137,6 @@ def advance(  # type: ignore[no-untyped-def]  # noqa: C901
     lowest = live[LOWEST]
     keep_usage = len(usage) > 0
     verdict = RUNNING
-    overflows = evictions = completed = rejected = tokens = wasted = done_tokens = 0
-    usage_sum = waiting_sum = active_sum = latency_sum = latency_count = 0
-    square = 0.0
     peak_usage = state.peak[PEAK_USAGE]
     peak_demand = state.peak[PEAK_DEMAND]
     executed = len(counts)
@@ -166,7 +163,7 @@ def advance(  # type: ignore[no-untyped-def]  # noqa: C901
                 record.prompt[ident] = prompts[at]
                 record.output[ident] = outputs[at]
             if held(peak, block) > reject_above:
-                rejected += 1
+                tally[REJECTED] += 1
                 if recording:
                     record.status[ident] = REFUSED
                 continue
@@ -268,7 +265,7 @@ def advance(  # type: ignore[no-untyped-def]  # noqa: C901
         peak_demand = max(peak_demand, demand)
         gone = 0
         if U > M:
-            overflows += 1
+            tally[OVERFLOWS] += 1
             p = U32(victim(vic, pool, U, M, n))
             while p != U32(NONE):
                 l = np.int64(pool.prompt[p])  # noqa: E741
@@ -291,7 +288,7 @@ def advance(  # type: ignore[no-untyped-def]  # noqa: C901
                     pool.output[p] -= U32(g)
                     pool.kept[p] += U32(g)
                 else:
-                    wasted += g
+                    tally[WASTED] += g
                 if expecting:
                     made = np.int64(pool.kept[p]) if recompute else g  # kept includes g by now
                     pool.expected[p] = U32(on_evict(pol, np.int64(pool.expected[p]), made))
@@ -312,14 +309,14 @@ def advance(  # type: ignore[no-untyped-def]  # noqa: C901
                     record.evictions[pool.ident[p]] += 1
                     record.status[pool.ident[p]] = WAITING_NOW
                 p = U32(victim(vic, pool, U, M, n))
-            evictions += gone
+            tally[EVICTIONS] += gone
 
-        tokens += n
-        usage_sum += U
-        square += float(U) * float(U)
+        tally[TOKENS] += n
+        tally[USAGE_SUM] += U
+        state.square[0] += float(U) * float(U)
         peak_usage = max(peak_usage, U)
-        waiting_sum += waiting
-        active_sum += n
+        tally[WAITING_SUM] += waiting
+        tally[ACTIVE_SUM] += n
         if keep_usage:
             usage[i, 0] = demand
             usage[i, 1] = U
@@ -339,10 +336,10 @@ def advance(  # type: ignore[no-untyped-def]  # noqa: C901
                 U -= held(l + o, block)
                 on_leave(pol, t + 1, t + 1 - o, l, still_expected(pool, p, expecting, recompute))
                 n -= 1
-                completed += 1
-                done_tokens += o
+                tally[COMPLETED] += 1
+                tally[DONE_TOKENS] += o
                 if recompute:
-                    done_tokens += np.int64(pool.kept[p])
+                    tally[DONE_TOKENS] += np.int64(pool.kept[p])
                 if block is not None:
                     state.crossing[(t + 1 - o - l) % block] -= 1
                 before, after = prv[p], nxt[p]
@@ -350,8 +347,8 @@ def advance(  # type: ignore[no-untyped-def]  # noqa: C901
                 prv[after] = before
                 latency = np.int64(U32(U32(t + 1) - pool.arrived[p]))
                 if latency <= since:
-                    latency_sum += latency
-                    latency_count += 1
+                    tally[LATENCY_SUM] += latency
+                    tally[LATENCY_COUNT] += 1
                     latency_histogram[latency if latency < (1 << LINEAR) else latency_bin(latency)] += 1
                 if recording:
                     record.completed[pool.ident[p]] = t + 1
@@ -380,18 +377,5 @@ def advance(  # type: ignore[no-untyped-def]  # noqa: C901
     live[LOWEST] = lowest
     state.peak[PEAK_USAGE] = peak_usage
     state.peak[PEAK_DEMAND] = peak_demand
-    state.square[0] += square
     tally[SLOTS] += executed
-    tally[OVERFLOWS] += overflows
-    tally[EVICTIONS] += evictions
-    tally[COMPLETED] += completed
-    tally[REJECTED] += rejected
-    tally[TOKENS] += tokens
-    tally[WASTED] += wasted
-    tally[DONE_TOKENS] += done_tokens
-    tally[USAGE_SUM] += usage_sum
-    tally[WAITING_SUM] += waiting_sum
-    tally[ACTIVE_SUM] += active_sum
-    tally[LATENCY_SUM] += latency_sum
-    tally[LATENCY_COUNT] += latency_count
     return executed

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
+from numba import njit
 
 from mcflow.engine import kernel
 from mcflow.engine.state import (
@@ -133,6 +135,19 @@ def _power_of_two(least: int) -> int:
     return 1 << max(0, (least - 1).bit_length())
 
 
+@functools.cache
+def _kernel_for(state: type) -> Any:
+    """The cached kernel for the package's own policies; a fresh one for anybody else's.
+
+    Numba's cache index names the module of every policy it has seen: one from outside the package
+    would break the cache for all processes that cannot import it, and answer from old code after
+    an edit, because only the package's sources are hashed.
+    """
+    if state.__module__.startswith("mcflow."):
+        return kernel.advance
+    return njit(nogil=True, error_model="numpy")(kernel.advance.py_func)
+
+
 def run(
     policy: Policy,
     params: PolicyParams,
@@ -195,6 +210,7 @@ def run(
     reject_above = NEVER if system.victims == "none" else system.capacity
     empty_usage = np.zeros((0, len(USAGE_COLUMNS)), np.int64)
     no_words = np.zeros(0, np.uint64)
+    advance = _kernel_for(type(pol))
     t = 0
     verdict = HORIZON
     limit = horizon + max(LONGEST_DRAIN, 100 * horizon) if drain else horizon
@@ -241,7 +257,7 @@ def run(
         prompts, outputs, cells, expectations = source.lengths(need, live)
         usage = np.zeros((count, len(USAGE_COLUMNS)), np.int64) if keep_usage else empty_usage
         before = state.tally.copy()
-        executed = kernel.advance(
+        executed = advance(
             pol, vic, None if system.block_size == 1 else system.block_size, pool, state, draws, counts,
             prompts, outputs, cells, expectations, record, usage, t, system.capacity, reject_above, buckets, ring,
             source.last_arrival, warmup, patience, endless, system.recompute, policy.buckets == "expected",

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from mcflow.theory.search import Status
 
+
 @dataclass(frozen=True, eq=False)
 class Hindsight:
     """The least total latency, between two bounds.

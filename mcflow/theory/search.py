@@ -19,8 +19,10 @@ from mcflow.theory.startslots import Instance, branch, certify, class_program, r
 
 #: Most memory coefficients of a program; beyond, building it alone takes gigabytes.
 LARGEST = 30_000_000
-#: Memory held back before rounding, in root sums of squares of the peaks of split classes.
-MARGINS = (0.5, 0.35, 0.2, 0.7)
+#: Memory held back at first before rounding, in root sums of squares of the peaks of split classes.
+MARGIN = 0.7
+#: LPs with memory held back, at most.
+TRIALS = 5
 #: Cumulative starts are rounded up from this fraction on.
 FRACTIONS = (0.25, 0.5)
 #: Share of the time limit after which no further LP is begun for the sake of rounding.
@@ -81,20 +83,32 @@ class Search:
         return found
 
     def round(self, plan: np.ndarray, slots: int, seconds: float) -> None:
-        """Round the LP's plan, then those for less memory, each LP taking about ``seconds``."""
+        """Round the LP's plan, then those for less memory, each LP taking about ``seconds``.
+
+        With too little memory held back the noise of rounding leaves starts without room, and
+        the delays add up; with too much, all wait. Bisection finds where the two losses meet.
+        """
         instance = self.instance
         split = (np.abs(plan - np.rint(plan)) > 1e-6).any(axis=1)
         noise = math.sqrt(float((split * instance.peak.astype(float) ** 2).sum()))
         self.offer_rounded(plan)
-        for margin in MARGINS:
+        margin, low, high = MARGIN, 0.0, math.inf
+        for _ in range(TRIALS):
             room = instance.capacity - math.ceil(margin * noise)
             spent = self.time_limit - self.left()
             if self.bound == self.wait or spent + seconds > ROUNDING_SHARE * self.time_limit:
                 break
-            if instance.peak.max() <= room < instance.capacity:
-                solution = self.solve(slots, room)
-                if solution is not None:
-                    self.offer_rounded(solution[0])
+            if not instance.peak.max() <= room < instance.capacity:
+                break
+            solution = self.solve(slots, room)
+            if solution is None:
+                break
+            less = instance.wait(solution[0])
+            if self.offer_rounded(solution[0]) - less <= less - self.bound:
+                high = margin
+            else:
+                low = margin
+            margin = (low + high) / 2 if high < math.inf else 2 * margin
 
     def branch_and_bound(self, prices: np.ndarray, slots: int) -> None:
         """Search for a better schedule among the starts that could be part of one."""
@@ -125,14 +139,14 @@ class Search:
             return None
         return program.by_class(solution[0], (len(self.instance.output), slots)), solution[1]
 
-    def offer_rounded(self, plan: np.ndarray) -> None:
-        for fraction in FRACTIONS:
-            self.offer(pull(self.instance, follow(self.instance, plan, fraction)))
+    def offer_rounded(self, plan: np.ndarray) -> int:
+        return min(self.offer(pull(self.instance, follow(self.instance, plan, part))) for part in FRACTIONS)
 
-    def offer(self, starts: np.ndarray) -> None:
+    def offer(self, starts: np.ndarray) -> int:
         wait = self.instance.wait(starts)
         if wait < self.wait:
             self.wait, self.starts = wait, starts
+        return wait
 
     def left(self) -> float:
         return self.time_limit - (perf_counter() - self.begin)

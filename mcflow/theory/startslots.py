@@ -86,7 +86,7 @@ class Instance:
         return self.prompt[k] + np.arange(1, self.output[k] + 1)
 
     def wait(self, starts: np.ndarray) -> int:
-        """Total wait of ``starts`` (int64, shape (classes, any)), in slots."""
+        """Total wait of ``starts`` (shape (classes, any)), in slots, cut to a whole number."""
         late = (starts * np.arange(starts.shape[1])).sum() - (self.joins * np.arange(self.joins.shape[1])).sum()
         return int(late)
 
@@ -208,7 +208,7 @@ def relax(program: Program, room: int, time_limit: float) -> tuple[np.ndarray, n
         method="highs-ipm",
         options={"time_limit": time_limit},
     )
-    if result.status != 0:
+    if result.status != 0 or result.x is None:
         return None
     return result.x, np.maximum(-result.ineqlin.marginals, 0.0)
 

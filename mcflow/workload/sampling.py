@@ -20,6 +20,9 @@ HALF = np.uint64(32)
 LOW = np.uint64(0xFFFFFFFF)
 UNIT = 2.0**-53
 
+#: Cells of the guide table: so many that a count seldom takes a second, unpredictable step.
+GUIDE = 4096
+
 
 @lru_cache(maxsize=256)
 def poisson_table(mean: float) -> tuple[int, np.ndarray, np.ndarray]:
@@ -41,7 +44,7 @@ def poisson_table(mean: float) -> tuple[int, np.ndarray, np.ndarray]:
     values = np.arange(low, int(mean + spread + 40))
     cdf = pdtr(values, mean)
     cdf[-1] = 1.0
-    guide = np.searchsorted(cdf, np.arange(len(cdf)) / len(cdf), side="right").astype(np.int32)
+    guide = np.searchsorted(cdf, np.arange(GUIDE) / GUIDE, side="right").astype(np.int32)
     return low, cdf, guide
 
 
@@ -99,7 +102,7 @@ def fill_small(raw, threshold, other, prompts, outputs, prompt, output, cell, st
             column = scaled >> HALF
             if (scaled & LOW) >= threshold[column]:
                 column = np.uint64(other[column])
-            at = start + 2 * i + half
+            at = np.uint64(start + 2 * i + half)  # unsigned: no check for negative indices
             prompt[at] = prompts[column]
             output[at] = outputs[column]
             cell[at] = column
