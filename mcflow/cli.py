@@ -126,7 +126,10 @@ def simulate(
     seed: Annotated[int, typer.Option(help="Root seed.")] = 0,
     block_size: Annotated[int, typer.Option(help="Tokens a memory block.")] = 1,
     progress: Annotated[str, typer.Option(help="reset or recompute: what eviction does to made tokens.")] = "reset",
-    victims: Annotated[str | None, typer.Option(help="lifo, all or none; by default the policy's own.")] = None,
+    victims: Annotated[
+        str | None, typer.Option(help="lifo, all, none, ascending or beta; by default the policy's own.")
+    ] = None,
+    beta: Annotated[str | None, typer.Option(help="Probability of --victims beta.")] = None,
     service: Annotated[str, typer.Option(help="Iteration time; unit (1 slot) is the only one yet.")] = "unit",
     as_json: Json = False,
     requests: Annotated[Path | None, typer.Option(help="CSV: one row a request.")] = None,
@@ -141,7 +144,7 @@ def simulate(
     outcome, messages = simulate_once(
         capacity=capacity, policy=policy, param=param or [], trace=trace, workload=workload, time_unit=time_unit,
         slots=slots, default_slots=DEFAULT_SLOTS, seed=seed, block_size=block_size, progress=progress,
-        victims=victims, service=service, record=requests is not None, keep_usage=usage is not None,
+        victims=victims, service=service, beta=beta, record=requests is not None, keep_usage=usage is not None,
     )  # fmt: skip
     for message in messages:
         print(f"mcflow: {message}", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from rich.table import Table
 from mcflow import policies
 from mcflow.budget import Budget
 from mcflow.errors import InputError
+from mcflow.exact import exact
 from mcflow.policies.contract import Policy, PolicyParams
 from mcflow.policies.victims import VICTIMS
 from mcflow.scenario import LARGEST_CAPACITY, Scenario
@@ -65,6 +67,25 @@ def _one_of(option: str, value: str, known: list[str]) -> None:
         raise InputError(f"must be one of {', '.join(known)}, got {value!r}", where=option)
 
 
+def _beta(victims: str, text: str | None, params: PolicyParams) -> Fraction:
+    """Probability of the victim rule beta: the policy's own parameter, or the option."""
+    own = getattr(params, "beta", None)
+    if own is not None and text is None:
+        return Fraction(own)
+    if (victims == "beta") != (text is not None):
+        message = "victims beta needs --beta" if text is None else "goes with --victims beta only"
+        raise InputError(message, where="--victims" if text is None else "--beta")
+    if text is None:
+        return Fraction(1)
+    try:
+        value = exact(text)
+    except InputError as error:
+        raise error.at("--beta") from None
+    if not 0 < value <= 1:
+        raise InputError(f"must be > 0 and <= 1, got {text}", where="--beta")
+    return value
+
+
 def simulate_once(
     *,
     capacity: int,
@@ -80,6 +101,7 @@ def simulate_once(
     progress: str,
     victims: str | None,
     service: str,
+    beta: str | None,
     record: bool,
     keep_usage: bool,
 ) -> tuple[Outcome, list[str]]:
@@ -111,6 +133,9 @@ def simulate_once(
     victims = chosen.victims if victims is None else victims
     _one_of("--victims", victims, list(VICTIMS))
     params = parameters(chosen, param)
+    probability = _beta(victims, beta, params)
+    if victims == "ascending" and params.uses is None:
+        raise InputError("ascending needs a policy that expects an output length", where="--victims")
     recompute = progress == "recompute"
     if workload is not None:
         if time_unit is not None:
@@ -119,8 +144,9 @@ def simulate_once(
         if file.rate is None:
             raise InputError("no arrival rate; give arrivals: {kind: poisson, rate: ...}", where=str(workload))
         scenario = Scenario(
-            policy, params, capacity, file.lengths, file.rate, slots or default_slots, 0, seed, victims, recompute, block_size
-        )
+            policy, params, capacity, file.lengths, file.rate, slots or default_slots, 0, seed, victims, recompute,
+            block_size, probability, file.predictions,
+        )  # fmt: skip
         try:
             outcome = simulate(scenario, record=record, keep_usage=keep_usage)
         except InputError as error:
@@ -139,7 +165,7 @@ def simulate_once(
         outcome = simulate_trace(
             policy, params, arrived=rows.arrived, prompt=rows.prompt, output=rows.output, ident=rows.row,
             capacity=capacity, slots=slots, seed=seed, victims=victims, recompute=recompute,
-            block_size=block_size, keep_usage=keep_usage,
+            block_size=block_size, keep_usage=keep_usage, beta=probability,
         )  # fmt: skip
     except InputError as error:
         raise error.at(str(trace)) from None

@@ -17,6 +17,7 @@ from mcflow.exact import number
 from mcflow.quantity import AxisRef, Derived, evaluate
 from mcflow.scenario import LARGEST_CAPACITY, Scenario, automatic_warmup, setting_of
 from mcflow.spec import Experiment, PolicySpec, readable
+from mcflow.workload.predictions import Predictions
 from mcflow.yamlfile import Place
 
 LARGEST_GRID = 1_000_000
@@ -147,13 +148,22 @@ class _Cell:
         params = self.params(entry, i)
         endless = entry.supply == "endless"
         lengths = self.experiment.lengths
+        predictions = self.predictions()
+        if params.uses is not None:
+            try:
+                predictions.check(params.uses)
+            except InputError as error:
+                raise self.experiment.error(("workload", "predictions"), f"{entry.name}: {error.message}") from None
+        elif entry.victims == "ascending":
+            raise self.experiment.error(("policies", i, "victims"), "needs a policy that expects an output length")
         try:
-            policies.get(entry.name).build(params, setting_of(lengths, capacity))
+            policies.get(entry.name).build(params, setting_of(lengths, capacity, predictions=predictions))
         except InputError as error:
             raise self.experiment.error(("policies", i), error.message) from None
         warmup = spec.run.warmup
         if warmup == "auto":
-            warmup = automatic_warmup(lengths, spec.run.slots, endless and entry.victims == "none")
+            saturated = endless and entry.victims == "none"
+            warmup = 0 if spec.run.drain else automatic_warmup(lengths, spec.run.slots, saturated)
         return Scenario(
             policy=entry.name,
             params=params,
@@ -166,4 +176,30 @@ class _Cell:
             victims=entry.victims,
             recompute=entry.progress == "recompute",
             block_size=self.whole(spec.system.block_size, ("system", "block_size"), LARGEST_BLOCK),
+            beta=self.beta(entry, params, i),
+            predictions=predictions,
+            drain=spec.run.drain and not endless,
         )
+
+    def beta(self, entry: PolicySpec, params: Any, i: int) -> Fraction:
+        """Probability of the victim rule beta: the policy's own parameter, or the entry's."""
+        if entry.beta is None:
+            return Fraction(getattr(params, "beta", 1))
+        value = self.value(entry.beta, ("policies", i, "beta"))
+        self.positive(value, entry.beta, ("policies", i, "beta"), 1)
+        return value
+
+    def predictions(self) -> Predictions:
+        """What is known of outputs at this cell."""
+        spec = self.experiment.spec.workload.predictions
+        values = {}
+        for name in ("sigma", "width"):
+            quantity = getattr(spec, name)
+            if quantity is not None:
+                value = self.value(quantity, ("workload", "predictions", name))
+                if not 0 <= value <= (1 if name == "width" else 10):
+                    most = 1 if name == "width" else 10
+                    place = ("workload", "predictions", name)
+                    raise self.error(quantity, place, f"must be from 0 to {most}, got {number(value):g}")
+                values[name] = float(value)
+        return Predictions(spec.kind, **values)

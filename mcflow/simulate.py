@@ -128,6 +128,12 @@ class Outcome:
             return float(self._exact_latencies.mean()) if len(self._exact_latencies) else math.nan
         return _ratio(self.run.tally[LATENCY_SUM], self.run.tally[LATENCY_COUNT])
 
+    @property
+    def latency_cut_mean(self) -> float:
+        """Mean latency of those finished by the horizon, slots (beyond 2^15 to 0.1 %); NaN for none."""
+        histogram = self.run.cut_latency
+        return _ratio((histogram * latency_edges()).sum(), histogram.sum())
+
     def metrics(self) -> dict[str, Any]:
         """Values of the per-replication results of `mcflow.schema`."""
         run, tally = self.run, self.run.tally
@@ -149,6 +155,9 @@ class Outcome:
             "latency_mean": self.latency_mean,
             **{f"latency_p{percent}": self.latency_quantile(percent) for percent in QUANTILES},
             "latency_count": int(tally[LATENCY_COUNT]),
+            "latency_cut_mean": self.latency_cut_mean,
+            "unfinished": run.active + run.waiting,
+            "drained_slots": run.drained_slots,
             "waiting_mean": _ratio(tally[WAITING_SUM], slots),
             "waiting_late": self.backlog_late,
             "active_mean": _ratio(tally[ACTIVE_SUM], slots),

@@ -10,7 +10,7 @@ import difflib
 import math
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
@@ -19,11 +19,12 @@ from mcflow import policies
 from mcflow.errors import InputError
 from mcflow.exact import exact, rounded
 from mcflow.policies.victims import VICTIMS
-from mcflow.quantity import QuantityField, axes_of, parse, plain
+from mcflow.quantity import AxisRef, Derived, QuantityField, axes_of, parse, plain
 from mcflow.workload.lengths import LengthLaw
+from mcflow.workload.predictions import Predictions
 from mcflow.yamlfile import Place, YamlFile
 
-Victims = Literal["lifo", "all", "none"]
+Victims = Literal["lifo", "all", "none", "ascending", "beta"]
 
 
 class Strict(BaseModel):
@@ -94,11 +95,31 @@ class LengthsSpec(Strict):
         return self
 
 
+class PredictionsSpec(Strict):
+    """What is known of output lengths, see `mcflow.workload.predictions`."""
+
+    kind: Literal["truth", "noise", "interval", "range"]
+    sigma: QuantityField | None = None
+    width: QuantityField | None = None
+
+    @model_validator(mode="after")
+    def _matches_kind(self) -> PredictionsSpec:
+        needed = {"noise": "sigma", "interval": "width"}.get(self.kind)
+        for key in ("sigma", "width"):
+            if (getattr(self, key) is not None) != (key == needed):
+                problem = "needs" if key == needed else "does not take"
+                raise PydanticCustomError(
+                    "kind", "kind {kind} {problem} {name}", {"kind": self.kind, "problem": problem, "name": key}
+                )
+        return self
+
+
 class WorkloadSpec(Strict):
-    """What arrives."""
+    """What arrives, and what is known of it."""
 
     arrivals: ArrivalsSpec | None = None
     lengths: LengthsSpec
+    predictions: PredictionsSpec = PredictionsSpec.model_construct(kind="truth", sigma=None, width=None)
 
     @model_validator(mode="after")
     def _one_rate(self) -> WorkloadSpec:
@@ -132,6 +153,7 @@ class PolicySpec(Strict):
     victims: Victims
     progress: Literal["reset", "recompute"] = "reset"
     supply: Literal["arrivals", "endless"] = "arrivals"
+    beta: QuantityField | None = None
     params: dict[str, Any]
 
     @model_validator(mode="before")
@@ -145,8 +167,8 @@ class PolicySpec(Strict):
             entry = policies.get(data["name"])
         except InputError as error:
             raise PydanticCustomError("policy", "{m}", {"m": error.message, "key": "name"}) from None
-        own = ["name", "label", "victims", "progress", "supply"]
         parameters = list(entry.params.model_fields)
+        own = ["name", "label", "victims", "progress", "supply", *([] if "beta" in parameters else ["beta"])]
         for key in data:
             if key not in own and key not in parameters:
                 raise unknown_key(key, own + parameters)
@@ -162,6 +184,13 @@ class PolicySpec(Strict):
                     raise PydanticCustomError("value", "{m}", {"m": error.message, "key": key}) from None
         rest = {key: data[key] for key in own if key in data}
         return {"label": entry.name, "victims": entry.victims, **rest, "params": params}
+
+    @model_validator(mode="after")
+    def _victims_have_what_they_need(self) -> PolicySpec:
+        if (self.victims == "beta") != (self.beta is not None or "beta" in self.params):
+            message = "victims: beta needs beta:" if self.victims == "beta" else "beta goes with victims: beta only"
+            raise PydanticCustomError("beta", "{m}", {"m": message})
+        return self
 
     @model_validator(mode="after")
     def _endless(self) -> PolicySpec:
@@ -221,11 +250,12 @@ class AxisSpec(Strict):
 
 
 class RunSpec(Strict):
-    """How long and how often: slots a replication, warm-up slots, replications."""
+    """How long and how often: slots a replication, warm-up slots, replications; serve who is left?"""
 
     slots: Annotated[int, Field(ge=1, le=10**12)]
     warmup: Literal["auto"] | Annotated[int, Field(ge=0)] = "auto"
     replications: Annotated[int, Field(ge=1, le=1_000_000)] = 10
+    drain: bool = False
 
     @model_validator(mode="after")
     def _leaves_something(self) -> RunSpec:
@@ -364,7 +394,8 @@ class Experiment(Loaded):
     def _check_axes(self) -> None:
         spec = self.spec
         used = set(axes_of([spec.workload.rates or [], spec.system.capacity, spec.system.block_size]))
-        used |= set(axes_of([entry.params for entry in spec.policies]))
+        used |= set(axes_of([[entry.params, entry.beta] for entry in spec.policies]))
+        used |= set(axes_of([spec.workload.predictions.sigma, spec.workload.predictions.width]))
         for name, axis in spec.axes.items():
             place = ("axes", name)
             if name in ("policy", "replication"):
@@ -399,6 +430,8 @@ class WorkloadFile(Loaded):
     lengths : LengthLaw
     rate : Fraction or None
         Requests a slot, all classes together.
+    predictions : Predictions
+        What is known of output lengths.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -410,6 +443,12 @@ class WorkloadFile(Loaded):
         for name in axes_of([spec.rates or [], [c.weight for c in spec.lengths.classes or []]]):
             raise self.error((), f"refers to axis {name!r}; a workload file needs numbers")
         self.lengths = self.law(spec.lengths, ("lengths",))
+        known = spec.predictions
+        for name in ("sigma", "width"):
+            if isinstance(getattr(known, name), AxisRef | Derived):
+                raise self.error(("predictions", name), "a workload file needs a number")
+        values = {name: float(getattr(known, name)) for name in ("sigma", "width") if getattr(known, name) is not None}
+        self.predictions = Predictions(known.kind, **values)
         self.rate: Fraction | None = None
         if spec.rates is not None:
             self.rate = sum(spec.rates, Fraction(0)) if all(isinstance(r, Fraction) for r in spec.rates) else None
@@ -419,4 +458,4 @@ class WorkloadFile(Loaded):
                 raise self.error(("arrivals", "rate"), f"must be > 0, got {float(self.rate)}")
 
 
-assert set(VICTIMS) == {"lifo", "all", "none"}
+assert set(VICTIMS) == set(get_args(Victims))

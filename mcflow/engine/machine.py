@@ -210,7 +210,7 @@ def run(
     reject_above = NEVER if system.victims == "none" else system.capacity
     empty_usage = np.zeros((0, len(USAGE_COLUMNS)), np.int64)
     no_words = np.zeros(0, np.uint64)
-    advance = _kernel_for(type(pol))
+    advance = _kernel_for(type(pol))  # type: ignore[arg-type]
     t = 0
     verdict = HORIZON
     limit = horizon + max(LONGEST_DRAIN, 100 * horizon) if drain else horizon
