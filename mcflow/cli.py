@@ -196,24 +196,44 @@ def plot(
 def show(
     results: Dataset,
     columns: Annotated[str | None, typer.Option(help="Results to show, comma-separated.", show_default=False)] = None,
+    versus: Annotated[str | None, typer.Option(help="Paired differences to this policy.", show_default=False)] = None,
 ) -> None:
-    """Print the table of estimates with intervals."""
-    from mcflow import store
+    """Print the table of estimates with intervals, or of paired differences."""
+    from mcflow import report, store
 
-    _show_tables(store.load(results), columns.split(",") if columns else None)
+    dataset = store.load(results)
+    names = columns.split(",") if columns else None
+    if versus is None:
+        _show_tables(dataset, names)
+        return
+    if versus not in dataset["policy"].values.tolist():
+        raise InputError(f"no policy {versus!r}; there are: {', '.join(dataset['policy'].values)}", where="--versus")
+    _check_columns(names, _names(measured=True))
+    report.console().print(report.versus_table(dataset, versus, names))
 
 
-def _show_tables(dataset: Any, columns: list[str] | None) -> None:
+def _names(measured: bool = False) -> list[str]:
+    """Names of results that a table can show."""
+    from mcflow import schema
+
+    groups = schema.MEASURED if measured else (*schema.MEASURED, *schema.COMPUTED, *schema.INPUTS)
+    return [variable.name for variable in groups if variable.name != "verdict"]
+
+
+def _check_columns(columns: list[str] | None, known: list[str]) -> None:
     import difflib
 
-    from mcflow import report, schema
-
-    known = [v.name for v in (*schema.MEASURED, *schema.COMPUTED, *schema.INPUTS) if v.name != "verdict"]
     for name in columns or []:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
             raise InputError(f"unknown result {name!r}; {hint}", where="--columns")
+
+
+def _show_tables(dataset: Any, columns: list[str] | None) -> None:
+    from mcflow import report
+
+    _check_columns(columns, _names())
     console = report.console()
     for table in report.tables(dataset, columns):
         console.print(table)

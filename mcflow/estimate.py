@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mcflow.schema import MEASURED, VARIABLES
+from mcflow.schema import MEASURED, VARIABLES, VERDICTS
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 LEVEL = 0.95
 
 STABLE, UNSTABLE, UNDECIDED, SATURATED = "stable", "unstable", "undecided", "saturated"
+LIVELOCK, BLOCKED, DRAINED = "livelock", "blocked", "drained"
+
+#: States in which steady-state figures do not exist.
+NO_STEADY_STATE = (UNSTABLE, LIVELOCK, BLOCKED)
 
 #: With events in fewer replications than this, a t interval for their probability is not to be trusted.
 FEW = 8
@@ -90,11 +94,13 @@ def estimates(dataset: xr.Dataset, level: float = LEVEL) -> xr.Dataset:
 
 
 def stability(dataset: xr.Dataset) -> xr.DataArray:
-    """Verdict on each point: ``stable``, ``unstable``, ``undecided`` or ``saturated``; "" if missing.
+    """Verdict on each point, a text; "" if it is missing.
 
-    ``unstable``: a run ended in livelock or blocked; or the drift of the waiting line is above 0
-    at the 99.5 % level (t over replications) and its last quarter is longer than its average by
-    30 %. ``stable``: not so, and the interval excludes a drift above 0.5 % of the arrival rate. ``saturated``: an endless supply has no queue to judge.
+    ``livelock``, ``blocked``: a run ended so. ``drained``: a finite set of requests, all served.
+    ``saturated``: an endless supply has no queue to judge. Else ``unstable`` if the drift of the
+    waiting line is above 0 at the 99.5 % level (t over replications) and its last quarter is longer
+    than its average by 30 %; ``stable`` if not, and the interval excludes a drift above 0.5 % of
+    the arrival rate; else ``undecided``.
     """
     from scipy.special import stdtrit
 
@@ -103,17 +109,47 @@ def stability(dataset: xr.Dataset) -> xr.DataArray:
     mean = slope.mean("replication")
     error = slope.std("replication", ddof=1) / np.sqrt(count)
     reach = stdtrit(np.maximum(count - 1, 1), DRIFT_LEVEL) * error
-    level = dataset["waiting_mean"].mean("replication")
-    growth = dataset["waiting_late"].mean("replication") > GROWTH * level
-    stuck = (dataset["verdict"] >= 3).any("replication")
+    growth = dataset["waiting_late"].mean("replication") > GROWTH * dataset["waiting_mean"].mean("replication")
     rate = dataset["arrival_rate"]
-    done = (dataset["measured_slots"] > 0).any("replication")
-    drifts = (count >= 2) & (mean - reach > 0)
-    verdict = mean.astype("<U9").copy(data=np.full(mean.shape, UNDECIDED, dtype="<U9"))
-    verdict = verdict.where(~((count >= 2) & (mean + reach < NEGLIGIBLE * rate)), STABLE)
-    verdict = verdict.where(~((drifts & growth) | stuck), UNSTABLE)
-    verdict = verdict.where(rate.notnull() | stuck, SATURATED)
-    return verdict.where(done | stuck, "")
+    done = (dataset["slots"] >= 0).any("replication")
+    verdict = mean.astype(object).copy(data=np.full(mean.shape, UNDECIDED, dtype=object))
+    for state, holds in (
+        (STABLE, (count >= 2) & (mean + reach < NEGLIGIBLE * rate)),
+        (UNSTABLE, (count >= 2) & (mean - reach > 0) & growth),
+        (SATURATED, rate.isnull()),
+        (DRAINED, rate.notnull() & bool(dataset.attrs.get("drain", 0))),
+        (LIVELOCK, (dataset["verdict"] == VERDICTS.index("livelock")).any("replication")),
+        (BLOCKED, (dataset["verdict"] == VERDICTS.index("blocked")).any("replication")),
+        ("", ~done),
+    ):
+        verdict = verdict.where(~holds, state)
+    return verdict
+
+
+def versus(dataset: xr.Dataset, label: str, name: str, level: float = LEVEL) -> xr.Dataset:
+    """Paired differences of a result to one policy, on common random numbers.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``difference`` and ``half_width`` (dims policy, *axes), and ``reduction``: how many times
+        larger the variance would be if the policies had seen independent requests.
+    """
+    import xarray as xr
+
+    values = dataset[name]
+    if VARIABLES[name].dtype == "i8":
+        values = values.where(values >= 0).astype(float)
+    base = values.sel(policy=label)
+    difference = values - base
+    apart = values.var("replication", ddof=1) + base.var("replication", ddof=1)
+    return xr.Dataset(
+        {
+            "difference": difference.mean("replication"),
+            "half_width": half_width(difference, level),
+            "reduction": apart / difference.var("replication", ddof=1),
+        }
+    ).drop_sel(policy=label)
 
 
 def steady(name: str) -> bool:

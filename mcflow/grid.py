@@ -23,6 +23,7 @@ from mcflow.yamlfile import Place
 LARGEST_GRID = 1_000_000
 LARGEST_RATE = 1_000_000
 LARGEST_BLOCK = 65_536
+LONGEST_RUN = 10**12
 
 
 @dataclass(frozen=True)
@@ -160,17 +161,20 @@ class _Cell:
             policies.get(entry.name).build(params, setting_of(lengths, capacity, predictions=predictions))
         except InputError as error:
             raise self.experiment.error(("policies", i), error.message) from None
+        slots = self.whole(spec.run.slots, ("run", "slots"), LONGEST_RUN)
         warmup = spec.run.warmup
         if warmup == "auto":
             saturated = endless and entry.victims == "none"
-            warmup = 0 if spec.run.drain else automatic_warmup(lengths, spec.run.slots, saturated)
+            warmup = 0 if spec.run.drain else automatic_warmup(lengths, slots, saturated)
+        elif warmup >= slots:
+            raise self.experiment.error(("run", "warmup"), f"must be shorter than the {slots} slots of a run")
         return Scenario(
             policy=entry.name,
             params=params,
             capacity=capacity,
             lengths=lengths,
             rate=None if endless else self.rate(),
-            slots=spec.run.slots,
+            slots=slots,
             warmup=warmup,
             seed=spec.seed,
             victims=entry.victims,

@@ -59,6 +59,7 @@ def layout(experiment: Experiment, points: list[Point], keys: list[str], theory_
             "lengths": law.source,
             "mean_workload": float(law.mean_workload),
             "max_output": law.max_output,
+            "drain": int(spec.run.drain),
             "results_hash": results_hash(),
             "versions": (
                 f"mcflow {mcflow.__version__}, python {platform.python_version()}, numba {numba.__version__}, "

@@ -25,6 +25,10 @@ WITHOUT_THEORY = (
     "overflow_probability", "request_throughput", "latency_mean", "latency_p95", "backlog_slope", "usage_peak",
     "rejected",
 )  # fmt: skip
+DRAINED = (
+    "latency_mean", "latency_p95", "request_throughput", "token_throughput_completed", "unfinished",
+    "overflow_probability", "evictions_per_request", "rejected",
+)  # fmt: skip
 
 HEADS = {
     "overflow_probability": "P(overflow)",
@@ -34,13 +38,14 @@ HEADS = {
     "bound_hoeffding": "Hoeffding",
     "bound_hoeffding_paper": "paper's form",
     "request_throughput": "requests/slot",
+    "token_throughput_completed": "tokens/slot",
     "latency_mean": "latency, slots",
     "latency_p95": "p95, slots",
     "backlog_slope": "backlog/slot",
     "usage_peak": "peak, tokens",
 }
 
-NO_STEADY_STATE = "no steady state"
+NOTHING_STEADY = "no steady state"
 
 
 def console(stream: Any = None) -> Console:
@@ -85,7 +90,8 @@ def tables(dataset: xr.Dataset, columns: list[str] | None = None) -> list[Table]
     summary = estimate.estimates(dataset)
     axes = [str(d) for d in dataset.sizes if d not in ("policy", "replication")]
     shown_axes = varying(dataset) or axes
-    usual = AGAINST_THEORY if bool(dataset["overflow_exact"].notnull().any()) else WITHOUT_THEORY
+    usual: tuple[str, ...] = AGAINST_THEORY if bool(dataset["overflow_exact"].notnull().any()) else WITHOUT_THEORY
+    usual = DRAINED if dataset.attrs.get("drain", 0) else usual
     chosen = columns or [name for name in usual if name != "rejected" or bool((dataset[name] > 0).any())]
     result = []
     for at, label in enumerate(dataset["policy"].values.tolist()):
@@ -116,8 +122,8 @@ def _cell(name: str, row: xr.Dataset, inputs: xr.Dataset, state: str) -> str:
     if VARIABLES[name] not in MEASURED:
         value = float(inputs[name])
         return "-" if math.isnan(value) else f"{value:.4g}"
-    if estimate.steady(name) and state == estimate.UNSTABLE:
-        return NO_STEADY_STATE if name == "overflow_probability" else "-"
+    if estimate.steady(name) and state in estimate.NO_STEADY_STATE:
+        return NOTHING_STEADY if name == "overflow_probability" else "-"
     if state == estimate.SATURATED and name.startswith(("latency", "waiting", "backlog")):
         return "-"  # an endless supply has no queue
     value, half = float(row[name]), float(row[f"{name}_half_width"])
@@ -129,15 +135,42 @@ def _cell(name: str, row: xr.Dataset, inputs: xr.Dataset, state: str) -> str:
     return with_error(value, half)
 
 
+def versus_table(dataset: xr.Dataset, label: str, columns: list[str] | None = None) -> Table:
+    """Paired differences to one policy: a row a policy and grid point, with intervals."""
+    names = columns or ["latency_mean", "latency_p95", "request_throughput", "token_throughput_completed"]
+    axes = [str(d) for d in dataset.sizes if d not in ("policy", "replication")]
+    shown = varying(dataset)
+    table = Table(title=f"differences to {label}, paired", title_justify="left", title_style="bold")
+    for head in ["policy", *shown, *(HEADS.get(name, name) for name in names), "variance reduction"]:
+        table.add_column(head, justify="left" if head == "policy" else "right", no_wrap=True)
+    results = [estimate.versus(dataset, label, name) for name in names]
+    for policy in results[0]["policy"].values.tolist():
+        for index in np.ndindex(*(dataset.sizes[axis] for axis in axes)):
+            cell = dict(zip(axes, index, strict=True))
+            cells = [result.sel(policy=policy).isel(**cell) for result in results]
+            table.add_row(
+                policy,
+                *(f"{dataset[axis].values[cell[axis]]:.6g}" for axis in shown),
+                *(with_error(float(item["difference"]), float(item["half_width"])) for item in cells),
+                f"{float(cells[0]['reduction']):.3g}",
+            )
+    return table
+
+
 def notes(dataset: xr.Dataset) -> list[str]:
     """What a reader of the table has to know."""
     states = estimate.stability(dataset)
     result = ["± is the half width of a 95 % Student t interval over replications."]
+    if dataset.attrs.get("drain", 0):
+        result.append("Latency is that of all requests, served to the last; unfinished is at the horizon, as all the rest.")
     unstable = int((states == estimate.UNSTABLE).sum())
     if unstable:
         result.append(
             f"{unstable} point(s) are unstable: the line grows without end, so no steady-state probability or latency exists there."
         )
+    stuck = int(states.isin([estimate.LIVELOCK, estimate.BLOCKED]).sum())
+    if stuck:
+        result.append(f"{stuck} point(s) ended in livelock or blocked: figures are those up to that slot.")
     undecided = int((states == estimate.UNDECIDED).sum())
     if undecided:
         result.append(f"{undecided} point(s) are undecided: more slots or replications would tell whether the line grows.")

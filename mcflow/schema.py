@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 #: Version of the dataset's layout.
 FORMAT = 1
 
+#: How a run ended, by code (`verdict`).
+VERDICTS = ("running", "completed", "horizon", "livelock", "blocked")
+
 
 @dataclass(frozen=True)
 class Variable:

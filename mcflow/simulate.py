@@ -27,7 +27,6 @@ from mcflow.engine.state import (
     STATUSES,
     TOKENS,
     USAGE_SUM,
-    VERDICTS,
     WAITING_SUM,
     WASTED,
     latency_edges,
@@ -35,8 +34,9 @@ from mcflow.engine.state import (
 from mcflow.errors import InputError
 from mcflow.policies.contract import PolicyParams, Setting
 from mcflow.scenario import Scenario, pair_names, setting_of
+from mcflow.schema import VERDICTS
 from mcflow.streams import stream
-from mcflow.workload.predictions import Expectation, Predictions
+from mcflow.workload.predictions import Expectation, Predictions, clip
 from mcflow.workload.source import EndlessSource, PoissonSource, Source, TraceSource
 
 QUANTILES = (50, 90, 95, 99)
@@ -245,7 +245,9 @@ def simulate(
         scenario.predictions.check(scenario.params.uses)
         bounds = (law.min_output, law.max_output)
         bits = stream(*common, "predictions")
-        expect = Expectation(scenario.predictions, scenario.params.uses, bounds, scenario.capacity, bits)
+        expect = Expectation(
+            scenario.predictions, scenario.params.uses, bounds, scenario.capacity, scenario.block_size, bits
+        )
     if scenario.rate is None:
         source = EndlessSource(law, *common, expect)
     else:
@@ -347,9 +349,10 @@ def simulate_trace(
         if isinstance(predictions, Predictions):
             predictions.check(params.uses)
             bits = stream(seed, "trace", 0, "predictions")
-            expected = Expectation(predictions, params.uses, bounds, capacity, bits).draw(prompts, outputs)
+            expect = Expectation(predictions, params.uses, bounds, capacity, block_size, bits)
+            expected = expect.draw(prompts, outputs)
         else:
-            expected = np.maximum(1, np.minimum(predictions[order], capacity - prompts)).astype(np.int32)
+            expected = clip(predictions[order], prompts, capacity, block_size)
         longest = int(expected.max())
     outcome = machine.run(
         policy,

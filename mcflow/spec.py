@@ -20,9 +20,13 @@ from mcflow.errors import InputError
 from mcflow.exact import exact, rounded
 from mcflow.policies.victims import VICTIMS
 from mcflow.quantity import AxisRef, Derived, QuantityField, axes_of, parse, plain
+from mcflow.schema import VARIABLES
 from mcflow.workload.lengths import LengthLaw
 from mcflow.workload.predictions import Predictions
 from mcflow.yamlfile import Place, YamlFile
+
+#: Names that the dataset gives to coordinates of its own.
+TAKEN = ("policy", "replication", "policy_name", "victims", "progress", "supply")
 
 Victims = Literal["lifo", "all", "none", "ascending", "beta"]
 
@@ -252,14 +256,14 @@ class AxisSpec(Strict):
 class RunSpec(Strict):
     """How long and how often: slots a replication, warm-up slots, replications; serve who is left?"""
 
-    slots: Annotated[int, Field(ge=1, le=10**12)]
+    slots: QuantityField
     warmup: Literal["auto"] | Annotated[int, Field(ge=0)] = "auto"
     replications: Annotated[int, Field(ge=1, le=1_000_000)] = 10
     drain: bool = False
 
     @model_validator(mode="after")
     def _leaves_something(self) -> RunSpec:
-        if isinstance(self.warmup, int) and self.warmup >= self.slots:
+        if isinstance(self.warmup, int) and isinstance(self.slots, Fraction) and self.warmup >= self.slots:
             raise PydanticCustomError("warmup", "warm-up must be shorter than slots", {"key": "warmup"})
         return self
 
@@ -267,7 +271,7 @@ class RunSpec(Strict):
 class FigureSpec(Strict):
     """One figure drawn after the run, see `mcflow.plot`."""
 
-    kind: Literal["overflow", "stability", "metric"]
+    kind: Literal["overflow", "stability", "metric", "comparison"]
     x: str | None = None
     y: str | None = None
 
@@ -395,11 +399,11 @@ class Experiment(Loaded):
         spec = self.spec
         used = set(axes_of([spec.workload.rates or [], spec.system.capacity, spec.system.block_size]))
         used |= set(axes_of([[entry.params, entry.beta] for entry in spec.policies]))
-        used |= set(axes_of([spec.workload.predictions.sigma, spec.workload.predictions.width]))
+        used |= set(axes_of([spec.workload.predictions.sigma, spec.workload.predictions.width, spec.run.slots]))
         for name, axis in spec.axes.items():
             place = ("axes", name)
-            if name in ("policy", "replication"):
-                raise self.error(place, "this name is taken by the dataset; choose another")
+            if name in VARIABLES or name in TAKEN:
+                raise self.error(place, "this name is taken by a result of the dataset; choose another")
             if name not in used:
                 raise self.error(place, "nothing refers to this axis; use it as {axis: " + name + "} or remove it")
             if isinstance(axis, list):

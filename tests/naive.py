@@ -142,7 +142,7 @@ def simulate(
             raise ValueError(f"victims by beta need one in (0, 1], got {chance}")
 
     requests = [
-        Request(i, float(arrived), prompt, output, clip(predictions[i], prompt, capacity))
+        Request(i, float(arrived), prompt, output, clip(predictions[i], prompt, capacity, block_size))
         for i, (arrived, prompt, output) in enumerate(rows)
     ]
     pairs = sorted({(prompt, output) for _, prompt, output in rows})

@@ -48,9 +48,9 @@ def blocks(tokens: int, size: int) -> int:
     return size * -(-tokens // size)
 
 
-def clip(prediction: float, prompt: int, capacity: int) -> int:
+def clip(prediction: float, prompt: int, capacity: int, size: int = 1) -> int:
     """A prediction as the policies use it: whole, at least 1, and at most what fits beside the prompt."""
-    return min(max(1, math.ceil(prediction)), max(1, capacity - prompt))
+    return min(max(1, math.ceil(prediction)), max(1, capacity // size * size - prompt))
 
 
 def projected(r: Request, ahead: int, size: int) -> int:

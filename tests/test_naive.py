@@ -494,11 +494,9 @@ def test_projection_is_in_blocks() -> None:
     assert column(simulate("mc", {}, rows, 10, block_size=4), "activated") == [0, 3]
 
 
-def test_projection_blocks_on_a_bound_rounded_up_beyond_memory() -> None:
-    # 3 + 5 tokens fit two blocks of 4; the bound, clipped to 10 - 3 = 7, needs three: 12 > 10.
-    summary = simulate("mc", {}, [(0, 3, 5)], 10, predictions=[9], block_size=4)["summary"]
-    assert (summary["verdict"], summary["slots"], summary["waiting"]) == ("blocked", 0, 1)
-    assert simulate("mc", {}, [(0, 3, 5)], 10, predictions=[5], block_size=4)["summary"]["verdict"] == "completed"
+def test_projection_is_not_blocked_by_a_bound_rounded_up() -> None:
+    # 3 + 5 tokens fit the two blocks of 4 that 10 tokens make; the bound 9 is clipped to 2 * 4 - 3 = 5.
+    assert simulate("mc", {}, [(0, 3, 5)], 10, predictions=[9], block_size=4)["summary"]["verdict"] == "completed"
 
 
 def test_projection_without_victims() -> None:

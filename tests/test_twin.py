@@ -7,6 +7,7 @@ and block size is drawn by hypothesis.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -118,6 +119,77 @@ def test_class_budget(data, **case):
 @given(alpha=st.decimals("0", "0.99", places=2).map(str), **common)
 def test_greedy(alpha, **case):
     compare("greedy", {"alpha": alpha}, **case)
+
+
+def splitmix(word: int) -> Iterator[float]:
+    """SplitMix64 in plain Python: the uniforms of the victim rule beta."""
+    mask = 2**64 - 1
+    while True:
+        word = (word + 0x9E3779B97F4A7C15) & mask
+        z = word
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
+        yield ((z ^ (z >> 31)) >> 11) * 2.0**-53
+
+
+def compare_beta(policy: str, params: dict[str, Any], beta: str, seed: int, **case: Any) -> None:
+    """As `compare`, with the victim rule beta and its stream of uniforms."""
+    word = int(stream(seed, "trace", 0, "policy").random_raw())
+    case["victims"] = "beta"
+    case["slots"] = case["slots"] or 300
+    twin = naive.simulate(policy, params, patience=PATIENCE, beta=float(beta), uniforms=splitmix(word), **case)
+    assert_same(kernel(policy, params, seed=seed, block=7, beta=Fraction(beta), **case), twin)
+
+
+probability = st.decimals("0.05", "1", places=2).map(str)
+
+
+@settings(max_examples=200)
+@given(alpha=st.decimals("0", "0.9", places=2).map(str), beta=probability, seed=st.integers(0, 2**40), **common)
+def test_greedy_beta(alpha, beta, seed, **case):
+    compare_beta("greedy-beta", {"alpha": alpha, "beta": beta}, beta, seed, **case)
+
+
+@settings(max_examples=150)
+@given(b=st.integers(1, 5), beta=probability, seed=st.integers(0, 2**40), **common)
+def test_beta_victims_under_flow_control(b, beta, seed, **case):
+    compare_beta("flow-control", {"b": b}, beta, seed, **case)
+
+
+@settings(max_examples=600)
+@given(
+    policy=st.sampled_from(["mc", "mc-sf", "a-max", "a-min"]),
+    errors=st.one_of(st.none(), st.lists(st.integers(-8, 8), min_size=25, max_size=25)),
+    **(common | {"victims": st.sampled_from(["lifo", "all", "none", "ascending"])}),
+)
+def test_projection_policies(policy, errors, **case):
+    """True lengths, and predictions that are too short or too long, a-min's estimates included."""
+    outputs = [row[2] for row in case["rows"]]
+    predictions = outputs if errors is None else [max(1, o + e) for o, e in zip(outputs, errors, strict=False)]
+    twin = naive.simulate(policy, {}, patience=PATIENCE, predictions=predictions, **case)
+    assert_same(kernel(policy, {}, block=7, predictions=np.array(predictions), **case), twin)
+
+
+@settings(max_examples=150)
+@given(policy=st.sampled_from(["mc", "mc-sf", "a-max", "a-min"]), beta=probability, seed=st.integers(0, 2**40), **common)
+def test_projection_policies_with_beta_victims(policy, beta, seed, **case):
+    predictions = [1 + i % 4 for i in range(len(case["rows"]))]
+    word = int(stream(seed, "trace", 0, "policy").random_raw())
+    case |= {"victims": "beta", "slots": case["slots"] or 300, "predictions": predictions}
+    twin = naive.simulate(policy, {}, patience=PATIENCE, beta=float(beta), uniforms=splitmix(word), **case)
+    case["predictions"] = np.array(predictions)
+    assert_same(kernel(policy, {}, seed=seed, block=7, beta=Fraction(beta), **case), twin)
+
+
+@settings(max_examples=200)
+@given(policy=st.sampled_from(["mc", "mc-sf", "a-max"]), extra=st.integers(0, 9), **common)
+def test_projection_with_truth_or_upper_bounds_never_overflows(policy, extra, **case):
+    predictions = np.array([row[2] + extra for row in case["rows"]])
+    case["victims"] = "lifo"
+    summary = kernel(policy, {}, predictions=predictions, **case).summary()
+    assert summary["overflow_slots"] == 0
+    assert summary["evictions"] == 0
+    assert summary["verdict"] in ("completed", "horizon")
 
 
 def test_greedy_livelock_is_seen():

@@ -245,17 +245,11 @@ def advance(  # type: ignore[no-untyped-def]  # noqa: C901
                 if answer == STOP or waiting == 0:
                     break
             if n == 0:
-                # Nothing runs although somebody waits: for ever, if no head could ever start.
-                blocked = True
-                for k in range(lowest, buckets):
-                    p = nxt[U32(LINE + k)]
-                    if p != U32(LINE + k):
-                        l = np.int64(pool.prompt[p])  # noqa: E741
-                        expected = still_expected(pool, p, expecting, recompute)
-                        if fits(pol, l, expected, held(l + 1, block), M):
-                            blocked = False
-                            break
-                if blocked:
+                # Nothing runs although somebody waits: for ever, if the first could never start.
+                p = nxt[U32(LINE + lowest)]
+                l = np.int64(pool.prompt[p])  # noqa: E741
+                expected = still_expected(pool, p, expecting, recompute)
+                if not fits(pol, l, expected, held(l + 1, block), M):
                     verdict = BLOCKED
                     executed = i
                     break

@@ -36,7 +36,6 @@ PEAK_USAGE, PEAK_DEMAND, PEAK = range(3)
 USAGE_COLUMNS = ("demand", "usage", "active", "waiting", "evicted")
 
 RUNNING, COMPLETED_RUN, HORIZON, LIVELOCK, BLOCKED = range(5)
-VERDICTS = ("running", "completed", "horizon", "livelock", "blocked")
 
 # Status of one recorded request.
 WAITING_NOW, ACTIVE_NOW, DONE, REFUSED = range(4)

@@ -11,7 +11,7 @@ from mcflow.errors import InputError
 if TYPE_CHECKING:
     import xarray as xr
 
-KINDS = ("overflow", "stability", "metric")
+KINDS = ("overflow", "stability", "metric", "comparison")
 SUFFIXES = (".png", ".pdf", ".svg")
 
 

@@ -36,7 +36,7 @@ def lines(axis: Any, dataset: xr.Dataset, summary: xr.Dataset, x: str, name: str
         row = summary.isel(policy=at)
         mean, half = row[name].values, np.nan_to_num(row[f"{name}_half_width"].values)
         if estimate.steady(name):
-            mean = np.where(row["stability"].values == estimate.UNSTABLE, np.nan, mean)
+            mean = np.where(np.isin(row["stability"].values, estimate.NO_STEADY_STATE), np.nan, mean)
         axis.errorbar(
             row[x].values, mean, yerr=half, color=COLOURS[at % len(COLOURS)], marker=MARKERS[at % len(MARKERS)],
             markersize=4, linewidth=1, elinewidth=1, capsize=2, label=label, zorder=3,

@@ -76,7 +76,7 @@ def _measured(axis: Any, row: xr.Dataset, label: str, x: str, style: int) -> flo
     mean = row["overflow_probability"].values
     half = np.nan_to_num(row["overflow_probability_half_width"].values)
     limit = row["overflow_probability_limit"].values
-    unstable = row["stability"].values == estimate.UNSTABLE
+    unstable = np.isin(row["stability"].values, estimate.NO_STEADY_STATE)
     colour, marker = COLOURS[style % len(COLOURS)], MARKERS[style % len(MARKERS)]
     seen = (mean > 0) & ~unstable
     common = {"color": colour, "marker": marker, "markersize": 4, "linestyle": "none"}

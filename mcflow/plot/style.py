@@ -37,6 +37,8 @@ NAMES = {
     "lambda": "arrival rate λ (requests/slot)",
     "b": "activation budget b (requests/slot)",
     "M": "KV cache M (tokens)",
+    "horizon": "arrival slots (horizon)",
+    "sigma": "prediction noise σ",
     "alpha": "protected share α",
 }
 

@@ -49,8 +49,8 @@ class Hindsight:
     gap : float
         ``(best - bound) / best``; 0 where nothing is served.
     status : {"optimal", "time limit", "feasible"}
-        Whether ``best`` is proven optimal; else whether time ran out or branch and bound was
-        not asked for (or could not settle it).
+        "optimal" where ``best`` is proven; else whether time ran out (or was too short for
+        branch and bound to begin) or all that was asked for was done.
     rejected, requests : int
         Requests with ``l + o > M``, which are left out, and all requests.
     starts : ndarray of int64, shape (requests,)
@@ -107,8 +107,8 @@ def hindsight(
     capacity : int
         M, in tokens.
     time_limit : float
-        Seconds for the solver, in all; building the programs and rounding come on top. The
-        result is valid however short the time, if not tight.
+        Seconds for the solver, in all. A first schedule is always made, and HiGHS may be a
+        little late. The result is valid however short the time, if not tight.
     integer : bool
         Run branch and bound on what time is left. Without it ``best`` is the rounded LP.
     program : {"auto", "class", "request"}
@@ -134,8 +134,8 @@ def hindsight(
 
     slot = np.ceil(arrival[served]).astype(np.int64)
     instance, klass = _instance(slot - slot.min(), tokens[served], length[served], room)
-    search = Search(instance, program, time_limit)
-    status = search.run(integer)
+    search = Search(instance, program, time_limit, integer)
+    status = search.run()
 
     # First come, first served within a class: any order has the same total.
     mine = np.flatnonzero(served)

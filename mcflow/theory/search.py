@@ -24,10 +24,11 @@ MARGIN = 0.7
 #: LPs with memory held back, at most.
 TRIALS = 5
 #: Cumulative starts are rounded up from this fraction on.
-FRACTIONS = (0.25, 0.5)
-#: Share of the time limit after which no further LP is begun for the sake of rounding.
-ROUNDING_SHARE = 0.6
-
+FRACTIONS = (0.1, 0.25, 0.4, 0.55)
+#: Share of the time limit for LPs where branch and bound is to follow.
+LP_SHARE = 0.6
+#: Branch and bound begins only with this many times the LP's seconds left.
+BRANCH_AFTER = 20
 #: Relative error allowed to branch and bound's own bound.
 TOLERANCE = 1e-6
 
@@ -37,8 +38,9 @@ Status = Literal["optimal", "time limit", "feasible"]
 class Search:
     """The best schedule and the best bounds so far, as total waits in slots."""
 
-    def __init__(self, instance: Instance, program: str, time_limit: float) -> None:
-        self.instance, self.time_limit, self.begin = instance, time_limit, perf_counter()
+    def __init__(self, instance: Instance, program: str, time_limit: float, integer: bool) -> None:
+        self.instance, self.integer = instance, integer
+        self.time_limit, self.begin = time_limit, perf_counter()
         if program == "auto":
             program = "class" if 2 * len(instance.output) <= len(instance.groups[0]) else "request"
         self.build = class_program if program == "class" else request_program
@@ -47,17 +49,14 @@ class Search:
         self.wait = instance.wait(self.starts)
         self.lp_bound = self.bound = 0
 
-    def run(self, integer: bool) -> Status:
-        if self.bound < self.wait and (relaxed := self.relaxation()) is not None:
-            prices, slots = relaxed
-            if integer and self.bound < self.wait and self.left() > 0:
-                self.branch_and_bound(prices, slots)
+    def run(self) -> Status:
+        finished = self.bound == self.wait or self.relaxation()
         if self.bound == self.wait:
             return "optimal"
-        return "time limit" if self.left() <= 0 else "feasible"
+        return "feasible" if finished else "time limit"
 
-    def relaxation(self) -> tuple[np.ndarray, int] | None:
-        """Solve the LP with slots enough, and round it; return prices and slots (None: no time)."""
+    def relaxation(self) -> bool:
+        """Solve the LP with slots enough, round it, branch; return whether time sufficed."""
         instance = self.instance
         joining, feasible = instance.joins.shape[1], self.starts.shape[1]
         work = int((instance.total * instance.work).sum())
@@ -67,36 +66,44 @@ class Search:
         while self.left() > 0 and self.size(slots) <= LARGEST:
             began = perf_counter()
             solution = self.solve(slots, instance.capacity)
+            seconds = perf_counter() - began
             if solution is None and slots >= feasible:
                 break
             if solution is None:
                 slots = feasible
                 continue
-            plan, prices = solution
-            found = prices, slots
-            certificate = certify(instance, prices, slots)
+            found = *solution, slots
+            certificate = certify(instance, solution[1], slots)
             self.lp_bound = self.bound = max(self.bound, certificate.wait)
             if certificate.late(instance)[slots] > 0:
-                self.round(plan, slots, perf_counter() - began)
                 break
             slots *= 2  # a start after the end might pay
-        return found
+        if found is None:
+            return False
+        plan, prices, slots = found
+        self.round(plan, slots, seconds)
+        if not self.integer or self.bound == self.wait:
+            return True
+        # HiGHS looks at the clock only now and then, and not while it solves the first LP.
+        return BRANCH_AFTER * seconds <= self.left() and self.branch_and_bound(prices, slots)
 
     def round(self, plan: np.ndarray, slots: int, seconds: float) -> None:
         """Round the LP's plan, then those for less memory, each LP taking about ``seconds``.
 
         With too little memory held back the noise of rounding leaves starts without room, and
-        the delays add up; with too much, all wait. Bisection finds where the two losses meet.
+        the delays add up; with too much, all wait. Bisection finds where rounding begins to
+        cost about as much as the memory held back.
         """
         instance = self.instance
         split = (np.abs(plan - np.rint(plan)) > 1e-6).any(axis=1)
         noise = math.sqrt(float((split * instance.peak.astype(float) ** 2).sum()))
         self.offer_rounded(plan)
+        until = self.time_limit * (LP_SHARE if self.integer else 1.0)
         margin, low, high = MARGIN, 0.0, math.inf
         for _ in range(TRIALS):
             room = instance.capacity - math.ceil(margin * noise)
             spent = self.time_limit - self.left()
-            if self.bound == self.wait or spent + seconds > ROUNDING_SHARE * self.time_limit:
+            if self.bound == self.wait or spent + seconds > until:
                 break
             if not instance.peak.max() <= room < instance.capacity:
                 break
@@ -104,14 +111,14 @@ class Search:
             if solution is None:
                 break
             less = instance.wait(solution[0])
-            if self.offer_rounded(solution[0]) - less <= less - self.bound:
+            if 4 * (self.offer_rounded(solution[0]) - less) <= less - self.bound:
                 high = margin
             else:
                 low = margin
             margin = (low + high) / 2 if high < math.inf else 2 * margin
 
-    def branch_and_bound(self, prices: np.ndarray, slots: int) -> None:
-        """Search for a better schedule among the starts that could be part of one."""
+    def branch_and_bound(self, prices: np.ndarray, slots: int) -> bool:
+        """Search among the starts that could be part of a better schedule; return whether time sufficed."""
         instance = self.instance
         reach = max(2 * slots, self.starts.shape[1])
         certificate = certify(instance, prices, reach)
@@ -120,16 +127,17 @@ class Search:
         enough = np.flatnonzero(late > gap)
         end = int(enough[0]) if len(enough) else reach
         if self.size(end) > LARGEST:
-            return
+            return False
         program = self.build(instance, end)
         allowed = certificate.excess(program) <= gap
-        values, proven, _ = branch(program, instance.capacity, allowed, self.left())
+        values, proven, finished = branch(program, instance.capacity, allowed, self.left())
         if values is not None:
             self.offer(program.by_class(values, (len(instance.output), end)).astype(np.int64))
         if proven is not None and math.isfinite(proven):
             within = math.ceil(proven - TOLERANCE * (1 + abs(proven)))
             beyond = certificate.slots(certificate.value + int(late[end]))
             self.bound = max(self.bound, min(within, beyond, self.wait))
+        return finished
 
     def solve(self, slots: int, room: int) -> tuple[np.ndarray, np.ndarray] | None:
         """Starts by class and slot and memory prices of the LP; None if there are none in time."""

@@ -62,8 +62,8 @@ class Expectation:
         What the policy takes.
     bounds : tuple of int
         Least and largest output of the length law, tokens.
-    capacity : int
-        M, tokens.
+    capacity, block_size : int
+        M and tokens a memory block.
     bits : PCG64DXSM
         Stream of the predictions, one word a request.
     """
@@ -72,6 +72,7 @@ class Expectation:
     use: str
     bounds: tuple[int, int]
     capacity: int
+    block_size: int
     bits: np.random.PCG64DXSM
 
     @property
@@ -80,7 +81,7 @@ class Expectation:
         return self.predictions.longest(*self.bounds, self.capacity)
 
     def draw(self, prompt: np.ndarray, output: np.ndarray) -> np.ndarray:
-        """Expectations: ``max(1, ceil(.))``, at most M - l, so that no request is blocked by its own.
+        """Expectations: ``max(1, ceil(.))``, at most what the cache can hold beside the prompt.
 
         Parameters
         ----------
@@ -106,6 +107,14 @@ class Expectation:
                 lower = np.ceil(output * (1 - width * uniform))
                 upper = np.ceil(output * (1 + width * (1 - uniform)))
                 values = {"lower": lower, "upper": upper, "prediction": (lower + upper) / 2}[self.use]
-        room = np.minimum(float(self.capacity) - prompt, self.longest)
-        clipped: np.ndarray = np.maximum(1, np.minimum(np.ceil(values), room)).astype(np.int32)
-        return clipped
+        return clip(np.minimum(np.ceil(values), self.longest), prompt, self.capacity, self.block_size)
+
+
+def clip(values: np.ndarray, prompt: np.ndarray, capacity: int, block_size: int) -> np.ndarray:
+    """``max(1, .)``, at most ``k floor(M / k) - l``: no request that can finish is blocked by its own bound.
+
+    (MODEL section 4 says M - l, which is the same for blocks of one token.)
+    """
+    room = capacity // block_size * block_size - prompt
+    clipped: np.ndarray = np.maximum(1, np.minimum(values, room)).astype(np.int32)
+    return clipped

@@ -1,0 +1,74 @@
+"""Policies side by side, like the paper's Figure 1: latency and throughput, four panels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mcflow import estimate
+from mcflow.plot.style import COLOURS, axis_name, new_figure
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+PANELS = (
+    ("latency_mean", "mean latency (slots)"),
+    ("latency_p95", "95 % latency (slots)"),
+    ("request_throughput", "requests completed per slot"),
+    ("token_throughput_completed", "tokens of completed requests per slot"),
+)
+
+
+def draw(dataset: xr.Dataset, x: str, y: str | None = None) -> Any:
+    """Bars by policy, in groups by the values of ``x``, with 95 % intervals.
+
+    Above each latency bar stands the share of requests unfinished at the horizon, because a
+    latency means little without it.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    summary = estimate.estimates(dataset)
+    labels = dataset["policy"].values.tolist()
+    groups = dataset[x].values
+    figure, axes = new_figure(11.0, 7.0, 2, 2)
+    width = 0.84 / len(labels)
+    share = (summary["unfinished"] / summary["arrived"]).values
+    for axis, (name, title) in zip(axes.flat, PANELS, strict=True):
+        for at, label in enumerate(labels):
+            mean, half = summary[name].values[at], np.nan_to_num(summary[f"{name}_half_width"].values[at])
+            stuck = np.isin(summary["stability"].values[at], [estimate.LIVELOCK, estimate.BLOCKED])
+            if name.startswith("latency"):
+                mean = np.where(stuck, np.nan, mean)
+            place = np.arange(len(groups)) - 0.42 + width * (at + 0.5)
+            axis.bar(
+                place, mean, width * 0.92, yerr=half, color=COLOURS[at % len(COLOURS)], label=label, capsize=1.5,
+                error_kw={"elinewidth": 0.8}, hatch="//" if at >= len(COLOURS) else None, edgecolor="white", linewidth=0,
+            )  # fmt: skip
+            if name.startswith("latency"):
+                for i in range(len(groups)):
+                    if stuck[i]:
+                        text, height = str(summary["stability"].values[at][i]), 0.0
+                    else:
+                        text, height = f"{100 * share[at][i]:.0f} %", float(mean[i] + half[i])
+                    axis.annotate(
+                        text, (place[i], height), xytext=(0, 3), textcoords="offset points", rotation=90, ha="center",
+                        va="bottom", fontsize=6,
+                    )  # fmt: skip
+        axis.set_xticks(np.arange(len(groups)), [f"{value:g}" for value in groups])
+        axis.set_title(title, fontsize=9)
+        axis.grid(axis="x", visible=False)
+        axis.margins(y=0.14)
+    for axis in axes[1]:
+        axis.set_xlabel(axis_name(x))
+    handles, names = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=min(len(labels), 5))
+    note = "drained: all requests" if dataset.attrs.get("drain", 0) else "of finished requests"
+    figure.suptitle(
+        f"{dataset.attrs['name']}: latency {note}, throughput at the horizon, 95 % intervals; "
+        "small print: unfinished at the horizon",
+        fontsize=9,
+    )
+    return figure
