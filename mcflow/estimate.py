@@ -62,7 +62,7 @@ def zero_limit(dataset: xr.Dataset, level: float = LEVEL) -> xr.DataArray:
 def few_events(dataset: xr.Dataset) -> xr.DataArray:
     """Whether overflow was seen, but in fewer than `FEW` replications."""
     seen = (dataset["overflow_slots"] > 0).sum("replication")
-    return (seen > 0) & (seen < FEW)
+    return (seen > 0) & (seen < min(FEW, dataset.sizes["replication"]))
 
 
 def estimates(dataset: xr.Dataset, level: float = LEVEL) -> xr.Dataset:
@@ -140,6 +140,8 @@ def versus(dataset: xr.Dataset, label: str, name: str, level: float = LEVEL) -> 
     values = dataset[name]
     if VARIABLES[name].dtype == "i8":
         values = values.where(values >= 0).astype(float)
+    if steady(name):
+        values = values.where(~stability(dataset).isin(NO_STEADY_STATE))
     base = values.sel(policy=label)
     difference = values - base
     apart = values.var("replication", ddof=1) + base.var("replication", ddof=1)

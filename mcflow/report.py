@@ -45,6 +45,14 @@ HEADS = {
     "usage_peak": "peak, tokens",
 }
 
+VICTIM_NAMES = {
+    "none": "no eviction",
+    "lifo": "LIFO eviction",
+    "all": "evict-all",
+    "ascending": "ascending eviction",
+    "beta": "beta-clearing",
+}
+
 NOTHING_STEADY = "no steady state"
 
 
@@ -99,7 +107,7 @@ def tables(dataset: xr.Dataset, columns: list[str] | None = None) -> list[Table]
         supply = str(point["supply"].item())
         title = f"{label}: {point['policy_name'].item()}"
         title += ", endless supply" if supply == "endless" else ""
-        title += {"none": ", no eviction", "lifo": ", LIFO eviction", "all": ", evict-all"}[str(point["victims"].item())]
+        title += f", {VICTIM_NAMES[str(point['victims'].item())]}"
         table = Table(title=title, title_justify="left", title_style="bold")
         for axis in shown_axes:
             table.add_column(axis, justify="right", no_wrap=True)
