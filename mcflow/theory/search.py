@@ -27,8 +27,10 @@ TRIALS = 5
 FRACTIONS = (0.1, 0.25, 0.4, 0.55)
 #: Share of the time limit for LPs where branch and bound is to follow.
 LP_SHARE = 0.6
+#: Memory coefficients up to which branch and bound is given every start that could be of use.
+EVERY_START = 200_000
 #: Branch and bound begins only with this many times the LP's seconds left.
-BRANCH_AFTER = 20
+BRANCH_AFTER = 10
 #: Relative error allowed to branch and bound's own bound.
 TOLERANCE = 1e-6
 
@@ -120,7 +122,10 @@ class Search:
     def branch_and_bound(self, prices: np.ndarray, slots: int) -> bool:
         """Search among the starts that could be part of a better schedule; return whether time sufficed."""
         instance = self.instance
-        reach = max(2 * slots, self.starts.shape[1])
+        # After the last price a start costs one more a slot: this late, more than the schedule at hand.
+        reach = slots + int(instance.output.max()) + self.wait - self.bound + 1
+        if self.size(reach) > EVERY_START:
+            reach = max(2 * slots, self.starts.shape[1])
         certificate = certify(instance, prices, reach)
         gap = (self.wait << certificate.bits) - certificate.value
         late = certificate.late(instance)

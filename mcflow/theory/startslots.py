@@ -133,7 +133,7 @@ def class_program(instance: Instance, slots: int) -> Program:
         memory=_memory(instance, klass, slot, slots, 2 * starts),
         balance=sparse.csr_array(sparse.hstack([sparse.eye_array(starts), sparse.block_diag([change] * classes)])),
         demand=joins.ravel().astype(float),
-        upper=np.concatenate([_most(instance, klass) * (joined >= 0), queue_upper.ravel()]),
+        upper=np.concatenate([np.where(joined >= 0, np.inf, 0.0), queue_upper.ravel()]),
         klass=klass,
         slot=slot,
         joined=joined,
@@ -156,7 +156,7 @@ def request_program(instance: Instance, slots: int) -> Program:
         memory=_memory(instance, klass, slot, slots, len(slot)),
         balance=balance.tocsr(),
         demand=count.astype(float),
-        upper=np.minimum(_most(instance, klass), count[group]),
+        upper=np.full(len(slot), np.inf),
         klass=klass,
         slot=slot,
         joined=joined,
@@ -166,11 +166,6 @@ def request_program(instance: Instance, slots: int) -> Program:
 def _ramp(lengths: np.ndarray) -> np.ndarray:
     """``0 ... n - 1`` for each n of ``lengths``, one after the other."""
     return np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-
-
-def _most(instance: Instance, klass: np.ndarray) -> np.ndarray:
-    """Starts of one class that fit in one slot: they all reach ``l + o`` together."""
-    return (instance.capacity // instance.peak)[klass].astype(float)
 
 
 def _memory(instance: Instance, klass: np.ndarray, slot: np.ndarray, slots: int, variables: int) -> csr_array:
@@ -231,7 +226,7 @@ def branch(
 
     starts = len(program.slot)
     upper = program.upper.copy()
-    upper[:starts] *= allowed
+    upper[:starts][~allowed] = 0.0
     # Queues are whole when starts are: no need to branch on them.
     whole = np.arange(len(upper)) < starts
     result = milp(
