@@ -116,7 +116,7 @@ class Budget:
         p, q = self.mean.numerator, self.mean.denominator
         whole, rest = divmod(p, q)
         start = (first * rest) % q
-        if start + rest * (count + 1) < 2**63:
+        if start + rest * (count + 1) < 2**63 and q < 2**63:
             marks = (start + rest * np.arange(count + 1, dtype=np.int64)) // q
             return (np.diff(marks) + whole).astype(np.int32)
         exact_marks = [(start + rest * i) // q for i in range(count + 1)]

@@ -56,10 +56,16 @@ VICTIM_NAMES = {
 NOTHING_STEADY = "no steady state"
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to the command line: a reader that goes away is no failure."""
+        raise BrokenPipeError
+
+
 def console(stream: Any = None) -> Console:
     """A console that does not fold tables when the output is a file."""
     stream = sys.stdout if stream is None else stream
-    return Console(file=stream, width=None if stream.isatty() else 220, highlight=False)
+    return _Console(file=stream, width=None if stream.isatty() else 5000, highlight=False)
 
 
 def with_error(value: float, half: float) -> str:
@@ -112,7 +118,7 @@ def tables(dataset: xr.Dataset, columns: list[str] | None = None) -> list[Table]
         for axis in shown_axes:
             table.add_column(axis, justify="right", no_wrap=True)
         for name in chosen:
-            table.add_column(HEADS.get(name, name), justify="right", no_wrap=True)
+            table.add_column(HEADS.get(name, name.replace("_", " ")), justify="right", no_wrap=True)
         table.add_column("state", no_wrap=True)
         for index in np.ndindex(*(dataset.sizes[axis] for axis in axes)):
             cell = dict(zip(axes, index, strict=True))

@@ -335,10 +335,10 @@ class Loaded:
             if spec.kind == "classes":
                 assert spec.classes is not None
                 shares = [item.rate if item.rate is not None else item.weight for item in spec.classes]
-                if any(True for _ in axes_of(shares)):
-                    shares = [Fraction(1)] * len(shares) if len({str(plain(s)) for s in shares}) == 1 else shares
-                if any(True for _ in axes_of(shares)):
-                    raise InputError("rates of classes may follow an axis only if all are the same")
+                if len({str(plain(share)) for share in shares}) == 1:
+                    shares = [Fraction(1)] * len(shares)
+                if any(isinstance(share, AxisRef | Derived) for share in shares):
+                    raise InputError("rates of classes may follow an axis or a form only if all are the same")
                 fractions = [Fraction(1) if share is None else share for share in shares]
                 if any(share <= 0 for share in fractions):
                     raise InputError("weights and rates must be > 0")

@@ -124,7 +124,7 @@ class YamlFile:
         if not equals or not key:
             raise InputError(f"expected KEY=VALUE, got {assignment!r}", where="--set")
         value = YamlFile.parse(option, text).data
-        place = tuple(int(part) if part.isdigit() else part for part in re.split(r"[.\[\]]+", key.rstrip("]")))
+        place = tuple(int(part) if re.fullmatch(r"[0-9]{1,9}", part) else part for part in re.split(r"[.\[\]]+", key.rstrip("]")))
         holder = self.data
         for part in place[:-1]:
             if isinstance(holder, dict) and part in holder:

@@ -34,7 +34,10 @@ def lines(axis: Any, dataset: xr.Dataset, summary: xr.Dataset, x: str, name: str
     """One errorbar line a policy; points without a steady state are left out where that matters."""
     for at, label in enumerate(dataset["policy"].values.tolist()):
         row = summary.isel(policy=at)
-        mean, half = row[name].values, np.nan_to_num(row[f"{name}_half_width"].values)
+        if f"{name}_half_width" in row:
+            mean, half = row[name].values, np.nan_to_num(row[f"{name}_half_width"].values)
+        else:  # theory and inputs have no error
+            mean, half = dataset[name].isel(policy=at).values.astype(float), np.zeros(row.sizes[x])
         if estimate.steady(name):
             mean = np.where(np.isin(row["stability"].values, estimate.NO_STEADY_STATE), np.nan, mean)
         axis.errorbar(

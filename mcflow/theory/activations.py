@@ -111,9 +111,8 @@ class Independent:
 
     def support(self, low: Array, high: Array) -> tuple[int, int | None]:
         """Smallest and largest usage possible, from those of each age; None if unbounded."""
-        bottom = self.power * int(low.sum()) if self.law == "constant" or self.mean == 1 else 0
-        if self.law in ("poisson", "uniform"):
-            bottom = 0
+        certain = self.law == "constant" or (self.law == "bernoulli" and self.mean == 1)
+        bottom = self.power * int(low.sum()) if certain else 0
         return bottom, None if self.most is None else self.most * int(high.sum())
 
     def variance(self, mean: Array, variance: Array) -> float:

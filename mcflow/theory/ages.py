@@ -10,7 +10,7 @@ writing out the prompt lengths themselves (126,000 of them in a long-prompt trac
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +18,8 @@ import numpy as np
 from mcflow.theory.runs import Array, log_mean_exp, mean_and_variance
 
 if TYPE_CHECKING:
-    from mcflow.theory.lattice import Lattice
+    from collections.abc import Callable
+
     from mcflow.workload.lengths import LengthLaw
 
 #: Largest table of (ages, runs) kept in memory; beyond it rows are made when needed.
@@ -46,6 +47,8 @@ class Ages:
         Ends of the distinct runs of prompt lengths.
     gone : ndarray, shape (ages,)
         ``P(o < j)``, summed on its own so that it is exactly 0 where no output is shorter.
+    tabled : bool
+        Whether the table of P(run, o >= j) is small enough to keep.
     """
 
     def __init__(self, law: LengthLaw) -> None:
@@ -60,41 +63,71 @@ class Ages:
         self._shortest, self._longest = law.output_min[order], law.output_max[order]
         self._probability = law.probability[order]
         self._starts = np.searchsorted(which[order], np.arange(len(runs)))
-        self.gone = np.concatenate([self._cells(rows, alive=False).sum(axis=1) for rows in self._row_blocks()])
-        self._table = self._shares(slice(None)) if self.count * len(runs) <= KEEP else None
+        self._run = which[order]
+        self.gone = self._in_blocks(lambda rows: self._cells(rows, alive=False).sum(axis=1))
+        self.tabled = self.count * len(runs) <= KEEP
+        self._table = self._in_blocks(self._shares) if self.tabled else None
         self.centre = float(law.mean_prompt)
 
-    def _row_blocks(self) -> list[slice]:
-        """Blocks of ages whose (ages, cells) arrays stay small."""
-        step = max(1, 2**22 // len(self._probability))
-        return [slice(start, start + step) for start in range(0, self.count, step)]
+    def blocks(self) -> list[Array]:
+        """All ages minus 1, in blocks that bound the memory of a pass over them."""
+        step = max(1, KEEP // 8 // len(self._probability))
+        return np.split(self.age - 1, range(step, self.count, step))
 
-    def _cells(self, rows: slice | Array, *, alive: bool) -> Array:
+    def _in_blocks(self, part: Callable[[Array], Array]) -> Array:
+        return np.concatenate([part(rows) for rows in self.blocks()])
+
+    def _cells(self, rows: Array, *, alive: bool) -> Array:
         """P(cell, o >= j) or P(cell, o < j), shape (rows, cells)."""
         age = self.age[rows, None]
         tokens = self._longest + 1 - age if alive else age - self._shortest
         share = np.clip(tokens / (self._longest - self._shortest + 1), 0.0, 1.0)
         return share * self._probability
 
-    def _shares(self, rows: slice | Array) -> Array:
+    def _shares(self, rows: Array) -> Array:
         """P(run, o >= j), shape (rows, runs); sums of positive terms only."""
-        index = np.arange(self.count)[rows]
-        step = max(1, 2**22 // len(self._probability))
-        blocks = [
-            np.add.reduceat(self._cells(index[i : i + step], alive=True), self._starts, axis=1)
-            for i in range(0, len(index), step)
-        ]
-        return np.concatenate(blocks)
+        shares: Array = np.add.reduceat(self._cells(rows, alive=True), self._starts, axis=1)
+        return shares
 
-    def shares(self, rows: slice | Array) -> Array:
+    def shares(self, rows: Array) -> Array:
         """Joint probabilities P(run, o >= j) of the chosen ages, shape (rows, runs)."""
         return self._shares(rows) if self._table is None else self._table[rows]
 
-    def blocks(self) -> list[slice]:
-        """Blocks of ages that bound the memory of a pass over all of them."""
-        step = max(1, KEEP // 8 // len(self.first))
-        return [slice(start, start + step) for start in range(0, self.count, step)]
+    def over_runs(self, values: Array) -> Array:
+        """``sum_r P(run r, o >= j) values[r]`` for all ages, shape (runs, n) -> (ages, n).
 
+        Real values of one sign lose nothing: all sums run over terms of that sign.
+        """
+        if self._table is not None:
+            return self._table @ values
+        output, run, share = self._entries
+        sums = np.empty((self.count, values.shape[1]), dtype=values.dtype)
+        step = max(1, KEEP // 8 // len(run))
+        first = np.searchsorted(output, self._outputs)
+        for start in range(0, values.shape[1], step):
+            some = slice(start, start + step)
+            # P(run, o = j) summed up from the longest output down.
+            ending = np.zeros((self.count, sums[:, some].shape[1]), dtype=values.dtype)
+            ending[self._outputs - 1] = np.add.reduceat(share[:, None] * values[run, some], first, axis=0)
+            sums[:, some] = np.cumsum(ending[::-1], axis=0)[::-1]
+        return sums
+
+    @cached_property
+    def _entries(self) -> tuple[Array, Array, Array]:
+        """Every (output, run) pair with its probability, by output: the law of a long trace."""
+        length = self._longest - self._shortest + 1
+        cell = np.repeat(np.arange(len(length)), length)
+        output = np.arange(len(cell)) - np.repeat(np.cumsum(length) - length, length) + self._shortest[cell]
+        order = np.argsort(output, kind="stable")
+        cell = cell[order]
+        return output[order], self._run[cell], (self._probability / length)[cell]
+
+    @cached_property
+    def _outputs(self) -> Array:
+        """The output lengths that occur, ascending."""
+        return np.unique(self._entries[0])
+
+    @cached_property
     def extremes(self) -> tuple[Array, Array]:
         """Smallest and largest value of each X_j, int64, shape (ages,)."""
         low = np.zeros(self.count, dtype=np.int64)
@@ -125,28 +158,30 @@ class Ages:
             offset + (self.first - self.centre),
             spread,
         )
-        parts = [self._moments(rows, tilts, prompts) for rows in self.blocks()]
-        log_moment, mean, variance = (np.concatenate(part) for part in zip(*parts, strict=True))
-        return log_moment, mean, variance
-
-    def _moments(self, rows: slice, tilts: Array, prompts: _Prompts) -> tuple[Array, Array, Array]:
-        share, age = self.shares(rows), self.age[rows, None]
+        age, gone = self.age[:, None], self.gone[:, None]
         with np.errstate(divide="ignore", invalid="ignore"):
-            if np.ptp(prompts.log, axis=1).max() <= SAFE:
-                top = prompts.log.max(axis=1)
-                weight = np.exp(prompts.log - top[:, None])
-                total, first, second = (share @ (weight * factor).T for factor in prompts.powers())
-            else:
-                top, total, first, second = prompts.one_by_one(share)
+            top, total, first, second = self._sums(prompts)
             alive = top + tilts * age + np.log(total)
-            gone = np.log(self.gone[rows, None])
-            log_moment = np.logaddexp(gone, alive)
+            # Exactly 0 without a tilt: thousands of ages must not add up their rounding.
+            log_moment = np.where(tilts == 0, 0.0, np.logaddexp(np.log(gone), alive))
             first, second = first / total, second / total
-            here, away = np.exp(alive - log_moment), np.exp(gone - log_moment)
+            here, away = np.exp(alive - log_moment), np.exp(np.log(gone) - log_moment)
             mean = self.centre + age + first
             variance = here * np.maximum(second - first**2, 0.0) + here * away * mean**2
         return log_moment, here * mean, variance
 
+    def _sums(self, prompts: _Prompts) -> tuple[Array, Array, Array, Array]:
+        """Log scale, and total, first and second moment of the living on it, shape (ages, tilts)."""
+        if np.ptp(prompts.log, axis=1).max() <= SAFE:
+            top = prompts.log.max(axis=1)
+            weight = np.exp(prompts.log - top[:, None])
+            total, first, second = (self.over_runs((weight * power).T) for power in prompts.powers())
+            return top, total, first, second
+        parts = [prompts.one_by_one(self.shares(rows)) for rows in self.blocks()]
+        top, total, first, second = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return top, total, first, second
+
+    @cached_property
     def spread(self) -> Array:
         """Variance of X_j, shape (ages,), by two passes: exactly 0 for a certain length."""
         offset, within = mean_and_variance(self.size, np.zeros(1))
@@ -158,17 +193,6 @@ class Ages:
             inner = (share * (within + (value - mean[:, None]) ** 2)).sum(axis=1)
             variance[rows] = inner + gone * mean**2
         return variance
-
-    def runs_at(self, tilt: float, step: Array, lattice: Lattice) -> Array:
-        """``E exp((tilt + i theta)(l - last))`` turned by ``exp(i theta last)``, per run of prompts.
-
-        Shape (runs, frequencies); `Tilted.waves` combines them into the X_j.
-        """
-        turned = lattice.wave(self.last[:, None] * step)
-        wide = self.size > 1
-        if wide.any():
-            turned[wide] *= lattice.mean_wave(self.size[wide, None], tilt, step)
-        return turned
 
 
 @dataclass(frozen=True)
@@ -196,60 +220,3 @@ class _Prompts:
             columns.append((top, weight.sum(axis=1), weight @ mean, weight @ (variance + mean**2)))
         top, total, first, second = (np.column_stack(column) for column in zip(*columns, strict=True))
         return top, total, first, second
-
-
-class Tilted:
-    """Characteristic functions of all X_j under one tilt, each scaled to 1 at frequency 0."""
-
-    def __init__(self, ages: Ages, tilt: float, log_moment: Array) -> None:
-        self.ages, self.tilt, self.log_moment = ages, tilt, log_moment
-        with np.errstate(divide="ignore"):
-            self._still = np.exp(np.log(ages.gone) - log_moment)
-        #: Probability that X_j is not 0 under the tilt, shape (ages,).
-        self.alive = np.maximum(1.0 - self._still, np.finfo(float).tiny)
-        small = ages.count * len(ages.first) <= KEEP
-        self._weights = self._weigh(slice(None)) if small else None
-
-    def _weigh_kept(self, rows: slice | Array) -> Array:
-        return self._weigh(rows) if self._weights is None else self._weights[rows]
-
-    def _weigh(self, rows: slice | Array) -> Array:
-        ages = self.ages
-        share = ages.shares(rows)
-        exponent = self.tilt * (ages.last + ages.age[rows, None]) - self.log_moment[rows, None]
-        # Where a run has no share its exponent may overflow and must not meet a zero.
-        return share * np.exp(np.where(share > 0, exponent, -np.inf))
-
-    def waves(self, rows: Array, runs: Array, step: Array, lattice: Lattice) -> Array:
-        """``E exp(i theta X_j)`` under the tilt, shape (rows, frequencies).
-
-        Parameters
-        ----------
-        rows : ndarray of int64, shape (rows,)
-            Ages minus 1.
-        runs : ndarray of complex128, shape (runs, frequencies)
-            From `Ages.runs_at`.
-        step : ndarray of int64, shape (frequencies,)
-            Frequencies ``theta = 2 pi step / points`` of the lattice.
-        """
-        weights = self._weigh_kept(rows)
-        # One real product instead of a complex one with a real factor.
-        mixed = (weights @ np.ascontiguousarray(runs).view(float)).view(complex)
-        mixed *= lattice.wave(self.ages.age[rows, None] * step)
-        mixed += self._still[rows, None]
-        return mixed
-
-    def ceiling(self, start: int, lattice: Lattice) -> Array:
-        """Upper bounds of the moduli of `waves` at all frequencies from ``start`` up, shape (ages,).
-
-        The geometric sum over a run of n prompt lengths is at most ``2 / |1 - exp(-z)|``,
-        which falls with the frequency: wide histogram cells rule out most of the lattice
-        at one stroke.
-        """
-        size, still = self.ages.size[:, None], np.zeros(1, dtype=np.int64)
-        peak = lattice.mean_wave(size, self.tilt, still).real[:, 0]
-        reach = np.abs(lattice.one_minus_wave(np.array(self.tilt), still + start))
-        with np.errstate(divide="ignore"):
-            bound = np.minimum(peak, (1 + np.exp(-self.ages.size * self.tilt)) / (self.ages.size * reach))
-        parts = [self._weigh_kept(rows) @ bound for rows in self.ages.blocks()]
-        return np.concatenate(parts) + self._still

@@ -37,10 +37,11 @@ def chernoff(law: LengthLaw, budget: Budget, capacity: int) -> float:
     """
     ages = ages_of(law)
     activations = activations_of(budget, ages.count)
-    low, high = ages.extremes()
+    low, high = ages.extremes
     if isinstance(activations, Phases):
-        value = np.exp(np.minimum(_exponents(ages, activations, capacity), 0.0))
-        return _average(activations.weight, np.where(capacity > activations.spread(high), 0.0, value))
+        largest = activations.spread(high).round()
+        exponent = np.minimum(_exponents(ages, activations, capacity, largest), 0.0)
+        return _average(activations.weight, np.where(capacity > largest, 0.0, np.exp(exponent)))
     most = activations.support(low, high)[1]
     if most is not None and capacity > most:
         return 0.0
@@ -54,15 +55,18 @@ def chernoff(law: LengthLaw, budget: Budget, capacity: int) -> float:
     return math.exp(min(0.0, float(cumulants(np.array([tilt]))[0][0]) - tilt * capacity))
 
 
-def _exponents(ages: Ages, activations: Phases, capacity: int) -> Array:
-    """``min_t K_u(t) - t M`` of every phase, shape (phases,)."""
-    count = len(activations.weight)
+def _exponents(ages: Ages, activations: Phases, capacity: int, largest: Array) -> Array:
+    """``min_t K_u(t) - t M`` of every phase, shape (phases,); 0 where U > M cannot be or is the rule."""
+    count = len(largest)
     share = -(-count // TILTS)
-    chosen = np.arange(0, count, share) + share // 2
+    # Of neighbours, the one that reaches highest: for it a minimum exists if it does for any.
+    chosen = np.array([i + int(largest[i : i + share].argmax()) for i in range(0, count, share)])
     step = max(1, 2**20 // ages.count)
-    value = np.empty(count)
-    for start in range(0, len(chosen), step):
-        phases = np.minimum(chosen[start : start + step], count - 1)
+    value = np.zeros(count)
+    for group in np.split(chosen, range(step, len(chosen), step)):
+        phases = group[capacity <= largest[group]]
+        if not len(phases):
+            continue
         number = activations.numbers(phases).T.astype(float)
 
         def cumulants(tilts: Array, number: Array = number) -> tuple[Array, Array, Array]:
@@ -71,8 +75,8 @@ def _exponents(ages: Ages, activations: Phases, capacity: int) -> Array:
 
         tilts = solve_tilts(cumulants, capacity, len(phases))
         each = activations.spread(ages.moments(tilts)[0]) - tilts * capacity
-        served = np.arange(start * share, min((start + step) * share, count))
-        value[served] = each[served, served // share - start]
+        for column, phase in enumerate(phases // share * share):
+            value[phase : phase + share] = each[phase : phase + share, column]
     return value
 
 
@@ -87,7 +91,7 @@ def bernstein(law: LengthLaw, budget: Budget, capacity: int) -> float:
     ages = ages_of(law)
     activations = activations_of(budget, ages.count)
     weight, slack = _slack(law, budget, capacity)
-    mean, variance = ages.moments(np.zeros(1))[1][:, 0], ages.spread()
+    mean, variance = ages.moments(np.zeros(1))[1][:, 0], ages.spread
     if isinstance(activations, Phases):
         v = activations.spread(variance)
     else:

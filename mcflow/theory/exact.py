@@ -6,8 +6,8 @@ ordinary probability and keeps its digits at any depth. Two bounds, both checked
 assumed, make this cheap: a Chernoff bound on the tilted law gives the lattice window, and
 the modulus of part of the ages (each factor is at most 1) shows which frequencies vanish.
 
-The relative error is about 1e-15 times Chernoff bound / probability, which is 3 to 100
-unless single requests decide the tail.
+The relative error is about 1e-15 times Chernoff bound / probability. That ratio is 3 to
+100 for sums of many requests; it is large where single rare ones decide the tail.
 """
 
 from __future__ import annotations
@@ -20,23 +20,21 @@ import numpy as np
 
 from mcflow.errors import InputError
 from mcflow.theory.activations import activations_of
-from mcflow.theory.ages import Ages, Tilted, ages_of
+from mcflow.theory.ages import Ages, ages_of
 from mcflow.theory.lattice import Lattice
 from mcflow.theory.runs import Array
+from mcflow.theory.screen import BLOCK, Screen
 from mcflow.theory.tilt import solve_tilt
+from mcflow.theory.tilted import Tilted
 
 if TYPE_CHECKING:
     from mcflow.budget import Budget
     from mcflow.workload.lengths import LengthLaw
 
-#: Logarithm of the tilted mass that may lie outside the window, and of moduli taken for 0.
-OUTSIDE, VANISHED = -41.0, -46.0
+#: Logarithm of the tilted mass that may lie outside the window.
+OUTSIDE = -41.0
 #: Largest lattice: beyond it the answer would take hours.
-LARGEST_LATTICE = 2**26
-#: Complex numbers per array in a pass over frequencies.
-BLOCK = 2**20
-#: Ages taken at a time when frequencies are screened.
-SCREEN = 24
+LARGEST_LATTICE = 2**25
 
 
 def mean_usage(law: LengthLaw, budget: Budget) -> float:
@@ -52,7 +50,7 @@ def sd_usage(law: LengthLaw, budget: Budget) -> float:
     """
     ages = ages_of(law)
     mean = ages.moments(np.zeros(1))[1][:, 0]
-    return math.sqrt(max(0.0, activations_of(budget, ages.count).variance(mean, ages.spread())))
+    return math.sqrt(max(0.0, activations_of(budget, ages.count).variance(mean, ages.spread)))
 
 
 def overflow_probability(law: LengthLaw, budget: Budget, capacity: int) -> float:
@@ -84,13 +82,12 @@ def overflow_probability(law: LengthLaw, budget: Budget, capacity: int) -> float
     if capacity < first:
         return 1.0
     last = max(last, capacity + 1)
-    points = last - first + 1
-    lattice = Lattice(points)
+    lattice = Lattice.over(last - first + 1)
     step, value, log_total = usage.transform(tilt, lattice)
     beyond = np.array([[last - capacity]])
     kernel = lattice.wave(-step * (capacity + 1)) * lattice.mean_wave(beyond, tilt, step)[0]
-    twice = np.where((step == 0) | (2 * step == points), 1.0, 2.0)
-    share = float((twice * (value * kernel).real).sum()) * (last - capacity) / points
+    twice = np.where((step == 0) | (2 * step == lattice.points), 1.0, 2.0)
+    share = float((twice * (value * kernel).real).sum()) * (last - capacity) / lattice.points
     if share <= 0.0:
         return 0.0
     return min(1.0, math.exp(log_total - tilt * (capacity + 1) + math.log(share)))
@@ -113,12 +110,11 @@ def distribution(law: LengthLaw, budget: Budget) -> tuple[Array, Array]:
     usage = _Saturated(law, budget)
     low, high = usage.support()
     first, last = (low, low) if low == high else usage.window(0.0)
-    points = last - first + 1
-    lattice = Lattice(points)
+    lattice = Lattice.over(last - first + 1)
     step, value, _ = usage.transform(0.0, lattice)
-    spectrum = np.zeros(points // 2 + 1, dtype=complex)
+    spectrum = np.zeros(lattice.points // 2 + 1, dtype=complex)
     spectrum[step] = np.conj(value * lattice.wave(-step * first))
-    mass = np.fft.irfft(spectrum, points)
+    mass = np.fft.irfft(spectrum, lattice.points)[: last - first + 1]
     return np.arange(first, last + 1), np.maximum(mass, 0.0)
 
 
@@ -130,7 +126,7 @@ class _Saturated:
         self.activations = activations_of(budget, self.ages.count)
 
     def support(self) -> tuple[int, int | None]:
-        return self.activations.support(*self.ages.extremes())
+        return self.activations.support(*self.ages.extremes)
 
     def cumulants(self, tilts: Array) -> tuple[Array, Array, Array]:
         """Cumulant function and two derivatives at each tilt, shape (tilts,)."""
@@ -147,7 +143,7 @@ class _Saturated:
         Chernoff: the mass beyond x is below ``exp(K(t + s) - K(t) - s x)`` for any s > 0,
         and likewise below; the best of a range of s serves.
         """
-        here, mean, variance = (float(value[0]) for value in self.cumulants(np.array([tilt])))
+        here, _, variance = (float(value[0]) for value in self.cumulants(np.array([tilt])))
         sd, largest = math.sqrt(variance), float(self.ages.last.max() + self.ages.count)
         reach = np.geomspace(0.03 / max(sd, largest), 32 / max(sd, 0.05), 40)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -170,7 +166,7 @@ class _Saturated:
         Returns
         -------
         step : ndarray of int64, shape (kept,)
-            Frequencies ``2 pi step / points`` in [0, pi] whose modulus may exceed e^VANISHED.
+            Frequencies ``2 pi step / points`` in [0, pi] whose modulus is not proven to vanish.
         value : ndarray of complex128, shape (kept,)
             The characteristic function there, 1 at frequency 0.
         log_total : float
@@ -178,61 +174,9 @@ class _Saturated:
         """
         log_moment, mean, variance = self.ages.moments(np.array([tilt]))
         log_total = float(self.activations.cumulants(log_moment, mean, variance)[0][0])
-        tilted = Tilted(self.ages, tilt, log_moment[:, 0])
-        step = self._screen(tilted, lattice)
-        rows = np.arange(self.ages.count)
+        tilted = Tilted(self.ages, tilt, log_moment[:, 0], lattice)
+        step = Screen(tilted, self.activations).stays()
         size = max(1, BLOCK // max(self.ages.count, len(self.ages.first)))
-        value = np.concatenate(
-            [
-                self.activations.transform(self._waves(tilted, rows, part, lattice), tilted.log_moment)
-                for part in (step[i : i + size] for i in range(0, len(step), size))
-            ]
-        )
-        return step, value, log_total
-
-    def _waves(self, tilted: Tilted, rows: Array, step: Array, lattice: Lattice) -> Array:
-        return tilted.waves(rows, self.ages.runs_at(tilted.tilt, step, lattice), step, lattice)
-
-    def _screen(self, tilted: Tilted, lattice: Lattice) -> Array:
-        """Frequencies that part of the ages does not rule out, ascending."""
-        chunks = self._scattered(tilted)
-        if not chunks:
-            return np.arange(lattice.points // 2 + 1)
-        size = max(64, min(4096, BLOCK // max(len(chunks[0]), len(self.ages.first))))
-        every = np.sort(np.concatenate(chunks))
-        kept = []
-        half = lattice.points // 2 + 1
-        for start in range(0, half, size):
-            ceiling = tilted.ceiling(start, lattice)
-            if self.activations.log_modulus(ceiling[every, None], tilted.log_moment[every])[0] <= VANISHED:
-                break
-            step = np.arange(start, min(start + size, half))
-            runs = self.ages.runs_at(tilted.tilt, step, lattice)
-            left = np.zeros(len(step))
-            for rows in chunks:
-                waves = tilted.waves(rows, runs, step, lattice)
-                left += self.activations.log_modulus(waves, tilted.log_moment[rows])
-                stay = left > VANISHED
-                if not stay.all():
-                    step, runs, left = step[stay], runs[:, stay], left[stay]
-                if not len(step):
-                    break
-            kept.append(step)
-        return np.concatenate(kept)
-
-    def _scattered(self, tilted: Tilted) -> list[Array]:
-        """Ages minus 1 in chunks of whole windows, the most telling ones first.
-
-        A random order weighted by the chance to be alive (drawn from the golden ratio, so
-        always the same): early ages see the prompts, later ones the ends of the outputs,
-        and ages that hardly any request reaches see nothing.
-        """
-        span = self.activations.span
-        windows = self.ages.count // span
-        alive = tilted.alive[: windows * span].reshape(windows, span).mean(axis=1)
-        spread = np.arange(1, windows + 1) * 0.6180339887498949 % 1.0
-        order = np.argsort(-np.log(spread) / alive)
-        group = max(1, SCREEN // span)
-        return [
-            (order[i : i + group, None] * span + np.arange(span)).reshape(-1) for i in range(0, windows, group)
-        ]
+        parts = np.split(step, range(size, len(step), size))
+        value = [self.activations.transform(tilted.all(part), tilted.log_moment) for part in parts]
+        return step, np.concatenate(value), log_total

@@ -25,6 +25,12 @@ class Lattice:
         self._near = _turn(np.arange(self._fine), points)
         self._far = _turn(np.arange(0, points, self._fine), points)
 
+    @classmethod
+    def over(cls, values: int) -> Lattice:
+        """A lattice of at least ``values`` points, of a size that Fourier transforms like."""
+        unit = 1 << max(0, values.bit_length() - 5)
+        return cls(unit * next(m for m in (16, 18, 20, 24, 25, 27, 30, 32) if unit * m >= values))
+
     def wave(self, turns: Array) -> Array:
         """``exp(2 pi i turns / points)`` for int64 ``turns`` of any size and shape."""
         rest = turns - turns // self.points * self.points

@@ -40,9 +40,7 @@ def mean_queue(rate: Exact, budget: Exact) -> float:
     if arrivals <= 0:
         raise InputError(f"rate must be > 0, got {number(arrivals)}")
     if arrivals >= served:
-        raise InputError(
-            f"the queue grows without bound: rate {number(arrivals)} must be < budget {number(served)}"
-        )
+        raise InputError(f"the queue grows without bound: rate {number(arrivals)} must be < budget {number(served)}")
     lam, b = float(arrivals), served.numerator
     # exp(-decay) is the factor from one term of Spitzer's sum to the next.
     decay = lam - b + b * math.log(b / lam)
@@ -79,4 +77,4 @@ def _roots(lam: float, b: int, spare: float) -> float:
     unit = np.exp(2j * np.pi * np.arange(1, b) / b)
     roots = -lambertw(-ratio * math.exp(-ratio) * unit) / ratio
     # (b (b-1) - lambda^2) / (2 (b - lambda)) = (b + lambda) / 2 - b / (2 (b - lambda))
-    return math.fsum((1 / (1 - roots)).real.tolist()) - (b + lam) / 2 + b / (2 * spare)
+    return float(np.sum((1 / (1 - roots)).real)) - (b + lam) / 2 + b / (2 * spare)

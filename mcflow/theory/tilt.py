@@ -46,12 +46,12 @@ def solve_tilts(cumulants: Cumulants, capacity: float, count: int) -> Array:
             # From above, on the logarithm: the mean of a Poisson budget grows like an exponential.
             step = np.where(short, capacity - mean, mean * np.log(capacity / mean)) / variance
             newton = tilt + step
-            inside = (newton > low) & (newton < high)
+            settled = step * step * variance <= SETTLED
+            inside = (newton > low) & (newton < high) | settled
             # An overflowed or overshooting step falls back on halving the exponent's order.
             middle = np.where(low > 0, np.sqrt(low * high), high / 16)
-            settled = inside & (step * step * variance <= SETTLED) | (high - low <= 1e-12 * high)
             tilt = np.where(done, tilt, np.where(inside, newton, middle))
-            done = done | settled
+            done = done | settled | (high - low <= 1e-12 * high)
             if done.all():
                 break
     return tilt

@@ -7,6 +7,7 @@ drawing, E[w] and the exact law each have a single implementation.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -18,6 +19,9 @@ from mcflow.exact import Exact, exact
 
 #: Longest prompt or output a law may hold (tokens); a request beyond it is a mistake of units.
 LONGEST = 2**24
+
+#: Largest sum of weights: shares must be exact in 64 bits, and in the 53 of a probability.
+LARGEST_WEIGHT = 2**53
 
 
 def workload(prompt: int, output: int) -> int:
@@ -51,6 +55,8 @@ class LengthLaw:
             raise InputError("no requests: the length law is empty")
         if (self.weight <= 0).any():
             raise InputError("every weight must be > 0")
+        if sum(self.weight.tolist()) > LARGEST_WEIGHT:
+            raise InputError(f"weights must add up to at most {LARGEST_WEIGHT}")
         if (self.output_min < 1).any() or (self.prompt_min < 0).any():
             raise InputError("outputs must be >= 1 token and prompts >= 0")
         if (self.prompt_max < self.prompt_min).any() or (self.output_max < self.output_min).any():
@@ -68,8 +74,11 @@ class LengthLaw:
         for prompt, output, weight in zip(prompts, outputs, weights, strict=True):
             shares[prompt, output] = shares.get((prompt, output), Fraction(0)) + exact(weight)
         pairs = sorted(shares)
-        scale = np.lcm.reduce([shares[pair].denominator for pair in pairs])
-        counts = [int(shares[pair] * int(scale)) for pair in pairs]
+        scale = math.lcm(*(shares[pair].denominator for pair in pairs))
+        divisor = math.gcd(*(int(shares[pair] * scale) for pair in pairs))
+        counts = [int(shares[pair] * scale) // divisor for pair in pairs]
+        if sum(counts) > LARGEST_WEIGHT:
+            raise InputError("weights differ too much, or have too many digits, to be kept exactly")
         prompt, output = np.array(pairs, dtype=np.int64).T.copy()
         return cls(prompt, prompt, output, output, np.array(counts, dtype=np.int64), "classes")
 
