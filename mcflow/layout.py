@@ -19,7 +19,7 @@ from mcflow.spec import Experiment
 from mcflow.theory.capacity import class_budgets, class_rates
 
 
-def layout(experiment: Experiment, points: list[Point], keys: list[str], theory_keys: list[str | None]) -> dict[str, Any]:
+def layout(experiment: Experiment, points: list[Point], keys: list[str], theory_keys: list[str | None], hindsight_keys: list[str]) -> dict[str, Any]:
     """Return the layout that `mcflow.store.build` reads, as plain JSON."""
     import numba
     import xarray
@@ -49,6 +49,7 @@ def layout(experiment: Experiment, points: list[Point], keys: list[str], theory_
         "replications": spec.run.replications,
         "keys": keys,
         "theory_keys": theory_keys,
+        "hindsight_keys": hindsight_keys,
         "inputs": inputs,
         "attributes": {
             "mcflow_format": schema.FORMAT,

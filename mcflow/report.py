@@ -177,6 +177,8 @@ def notes(dataset: xr.Dataset) -> list[str]:
     result = ["± is the half width of a 95 % Student t interval over replications."]
     if dataset.attrs.get("drain", 0):
         result.append("Latency is that of all requests, served to the last; unfinished is at the horizon, as all the rest.")
+    if "hindsight_bound" in dataset:
+        result += _hindsight_lines(dataset)
     unstable = int((states == estimate.UNSTABLE).sum())
     if unstable:
         result.append(
@@ -196,6 +198,26 @@ def notes(dataset: xr.Dataset) -> list[str]:
     if bool((states == "").any()):
         result.append("Points marked missing are not done yet; the same command continues.")
     return result
+
+
+def _hindsight_lines(dataset: xr.Dataset) -> list[str]:
+    """The certified bound at each combination of axis values, on the replications it was made for."""
+    bound, best = dataset["hindsight_bound"], dataset["hindsight_best"]
+    if not bound.sizes.keys() - {"replication"}:
+        bound, best = bound.expand_dims("all"), best.expand_dims("all")
+    axes = [str(d) for d in bound.dims if d != "replication"]
+    lines = []
+    for index in np.ndindex(*(bound.sizes[axis] for axis in axes)):
+        cell = dict(zip(axes, index, strict=True))
+        low, high = bound.isel(**cell), best.isel(**cell)
+        where = ", ".join(f"{axis} {bound[axis].values[i]:g}" for axis, i in cell.items() if axis in bound.coords)
+        mean = with_error(float(low.mean()), float(estimate.half_width(low)))
+        gap = float(((high - low) / high).mean())
+        lines.append(
+            f"hindsight optimum, {int(low.notnull().sum())} replications{', ' + where if where else ''}: "
+            f"mean latency >= {mean}; a schedule within {100 * gap:.2g} % of it exists"
+        )
+    return lines
 
 
 def _plain(value: Any) -> str:

@@ -89,6 +89,12 @@ COMPUTED: tuple[Variable, ...] = (
     Variable("bound_hoeffding_paper", "f8", "1", "Hoeffding bound in the paper's crude form"),
 )
 
+#: Hindsight optimum (MODEL section 4) of the first replications; no policy dim.
+HINDSIGHT: tuple[Variable, ...] = (
+    Variable("hindsight_bound", "f8", "slots", "certified lower bound on any policy's mean latency, knowing everything"),
+    Variable("hindsight_best", "f8", "slots", "mean latency of the best schedule found, knowing everything"),
+)
+
 #: Resolved inputs of every point.
 INPUTS: tuple[Variable, ...] = (
     Variable("arrival_rate", "f8", "requests/slot", "Poisson rate, all classes together; missing with an endless supply"),
@@ -100,7 +106,7 @@ INPUTS: tuple[Variable, ...] = (
     Variable("warmup", "i8", "slots", "slots before the measured window"),
 )
 
-VARIABLES: dict[str, Variable] = {v.name: v for v in MEASURED + COMPUTED + INPUTS}
+VARIABLES: dict[str, Variable] = {v.name: v for v in MEASURED + COMPUTED + INPUTS + HINDSIGHT}
 
 RECORD = np.dtype([(v.name, v.dtype) for v in MEASURED])
 
@@ -126,5 +132,6 @@ def validate(dataset: xr.Dataset) -> None:
         variable = VARIABLES[str(name)]
         if array.attrs.get("units") != variable.units:
             raise ValueError(f"{name} lacks its units {variable.units}")
-        if array.dims[:1] != ("policy",) or ("replication" in array.dims) != (variable in MEASURED):
+        repeated = variable in MEASURED or variable in HINDSIGHT
+        if ("policy" in array.dims) == (variable in HINDSIGHT) or ("replication" in array.dims) != repeated:
             raise ValueError(f"{name} has dims {array.dims}")

@@ -19,6 +19,7 @@ from mcflow.engine.state import (
     EVICTIONS,
     LATENCY_COUNT,
     LATENCY_SUM,
+    LIVE,
     OVERFLOWS,
     PEAK_DEMAND,
     PEAK_USAGE,
@@ -275,6 +276,24 @@ def simulate(
     kept = outcome.record
     numbers = np.arange(outcome.arrived)
     return Outcome(outcome, _requests(outcome, numbers, kept.arrived.astype(float), kept.prompt, kept.output))
+
+
+def draw_requests(scenario: Scenario, replication: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The requests that a replication of a scenario sees: arrival slots, prompts, outputs, int64 (n,).
+
+    Raises
+    ------
+    InputError
+        If the supply is endless.
+    """
+    if scenario.rate is None:
+        raise InputError("an endless supply has no list of requests")
+    common = (scenario.seed, scenario.workload_key, replication)
+    source = PoissonSource(scenario.lengths, float(scenario.rate), *common)
+    counts = source.counts(0, scenario.slots)
+    prompt, output, _, _ = source.lengths(int(counts.sum()), np.zeros(LIVE, np.int64))
+    arrived = np.repeat(np.arange(scenario.slots), counts)
+    return arrived, prompt[: len(arrived)].astype(np.int64), output[: len(arrived)].astype(np.int64)
 
 
 def simulate_trace(

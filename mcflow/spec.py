@@ -287,7 +287,15 @@ class ExperimentSpec(Strict):
     policies: Annotated[list[PolicySpec], Field(min_length=1)]
     axes: dict[str, list[Any] | AxisSpec] = {}
     run: RunSpec
+    hindsight: Annotated[int, Field(ge=0)] = 0
     figures: list[FigureSpec] = []
+
+    @model_validator(mode="after")
+    def _hindsight_is_finite(self) -> ExperimentSpec:
+        if self.hindsight > self.run.replications or (self.hindsight and not self.run.drain):
+            message = "needs run.drain: true" if not self.run.drain else "at most run.replications"
+            raise PydanticCustomError("hindsight", "{m}", {"m": message, "key": "hindsight"})
+        return self
 
     @property
     def axis_values(self) -> dict[str, list[Fraction]]:
@@ -317,7 +325,7 @@ class Loaded:
             problem = error.errors(include_input=False, include_url=False)[0]
             place = [part for part in problem["loc"] if part not in ("list[any]", "AxisSpec", "constrained-int")]
             context = problem.get("ctx", {})
-            if problem["type"] in ("unknown_key", "value", "policy", "missing", "supply", "warmup") and "key" in context:
+            if problem["type"] in ("unknown_key", "value", "policy", "missing", "supply", "warmup", "hindsight") and "key" in context:
                 place.append(str(context["key"]))
             raise self.error(place, readable(problem)) from None
 

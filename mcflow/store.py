@@ -143,7 +143,8 @@ def build(journal: Journal) -> xr.Dataset:
     shape = [len(layout["policies"]["label"]), *(len(values) for values in layout["axes"].values())]
     dims = ["policy", *layout["axes"]]
     keys, theory_keys = layout["keys"], layout["theory_keys"]
-    rows = journal.points([*keys, *(key for key in theory_keys if key)])
+    hindsight_keys = layout["hindsight_keys"]
+    rows = journal.points([*keys, *hindsight_keys, *(key for key in theory_keys if key)])
     replications = layout["replications"]
     variables: dict[str, Any] = {}
     measured = {v.name: np.full((len(keys), replications), schema.fill_value(v.dtype), v.dtype) for v in schema.MEASURED}
@@ -157,8 +158,14 @@ def build(journal: Journal) -> xr.Dataset:
         column = np.full(len(keys), np.nan)
         for i, theory_key in enumerate(theory_keys):
             if theory_key in rows:
-                column[i] = rows[theory_key][v.name]
+                column[i] = rows[theory_key][v.name][0]
         variables[v.name] = (dims, column.reshape(shape), _attributes(v))
+    for v in schema.HINDSIGHT if hindsight_keys else ():
+        optima = np.full((len(hindsight_keys), replications), np.nan)
+        for i, key in enumerate(hindsight_keys):
+            if key in rows:
+                optima[i, : len(rows[key])] = rows[key][v.name]
+        variables[v.name] = ([*dims[1:], "replication"], optima.reshape(*shape[1:], replications), _attributes(v))
     for v in schema.INPUTS:
         column = np.array([np.nan if x is None else x for x in layout["inputs"][v.name]], dtype=v.dtype)
         variables[v.name] = (dims, column.reshape(shape), _attributes(v))

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
-from mcflow import schema, store
+from mcflow import store
 from mcflow.errors import InputError, RunError
 from mcflow.fanout import BACKENDS, fan_out
-from mcflow.grid import expand
+from mcflow.grid import Point, expand
 from mcflow.layout import layout
+from mcflow.scenario import Scenario
 from mcflow.spec import Experiment
-from mcflow.tasks import Task, theory_key
+from mcflow.tasks import Task, hindsight_key, theory_key
 
 #: Seconds between two builds of the dataset while a run goes on.
 REBUILD = 60.0
@@ -94,20 +96,33 @@ def run_experiment(
     with store.Journal(store.journal_path(dataset), writing=True) as journal:
         if fresh:
             journal.clear()
-        journal.set_layout(layout(experiment, points, keys, theory_keys))
+        optima = _hindsight_scenarios(experiment, points)
+        journal.set_layout(layout(experiment, points, keys, theory_keys, [key for key, _ in optima]))
         done = journal.keys()
         scenarios = dict(zip(keys, (point.scenario for point in points), strict=True))
         theories = {key: p.scenario for key, p in zip(theory_keys, points, strict=True) if key is not None}
-        total = len(scenarios) * replications + len(theories)
-        missing = [Task(key, None, s) for key, s in theories.items() if key not in done]
-        missing += [Task(key, r, s) for key, s in scenarios.items() if key not in done for r in range(replications)]
+        rows = [("hindsight", key, s, experiment.spec.hindsight) for key, s in dict(optima).items()]
+        rows += [("theory", key, s, 1) for key, s in theories.items()]
+        rows += [("replication", key, s, replications) for key, s in scenarios.items()]
+        total = sum(count for *_, count in rows)
+        missing = [Task(kind, key, r, s) for kind, key, s, count in rows if key not in done for r in range(count)]
         if progress is not None:
             progress.start(total, total - len(missing))
         try:
-            _run_missing(missing, journal, dataset, jobs, backend, scheduler, replications, progress)
+            _run_missing(missing, journal, dataset, jobs, backend, scheduler, progress)
         finally:
             store.write(store.build(journal), dataset)
     return Sweep(dataset, total, len(missing))
+
+
+def _hindsight_scenarios(experiment: Experiment, points: list[Point]) -> list[tuple[str, Scenario]]:
+    """Key and scenario of the hindsight optimum at each combination of axis values."""
+    count = experiment.spec.hindsight
+    if not count:
+        return []
+    first = next(i for i, entry in enumerate(experiment.spec.policies) if entry.supply == "arrivals")
+    chosen = [point.scenario for point in points if point.index[0] == first]
+    return [(hindsight_key(scenario, count), scenario) for scenario in chosen]
 
 
 def _run_missing(
@@ -117,26 +132,24 @@ def _run_missing(
     jobs: int,
     backend: str,
     scheduler: str | None,
-    replications: int,
     progress: Progress | None,
 ) -> None:
-    """Fan out, save every point as its last replication comes in, survive dying workers."""
+    """Fan out, save every row as its last task comes in, survive dying workers."""
     waiting: dict[str, dict[int, np.ndarray]] = {}
-    left = {(task.key, task.replication): task for task in missing}
+    counts = Counter(task.key for task in missing)
+    left = {(task.key, task.number): task for task in missing}
     built = time.monotonic()
     for attempt in range(ROUNDS + 1):
         if not left:
             return
         try:
             for task, record in fan_out(list(left.values()), jobs, backend, scheduler):
-                del left[task.key, task.replication]
-                if task.replication is None:
-                    journal.put(task.key, record)
-                else:
-                    waiting.setdefault(task.key, {})[task.replication] = record
-                    if len(waiting[task.key]) == replications:
-                        by_number = waiting.pop(task.key)
-                        journal.put(task.key, np.array([by_number[r] for r in range(replications)], schema.RECORD))
+                del left[task.key, task.number]
+                row = waiting.setdefault(task.key, {})
+                row[task.number] = record
+                if len(row) == counts[task.key]:
+                    journal.put(task.key, np.stack([row[number] for number in sorted(row)]))
+                    del waiting[task.key]
                 if progress is not None:
                     progress.advance()
                 if time.monotonic() - built > REBUILD:

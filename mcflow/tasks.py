@@ -8,22 +8,39 @@ import json
 import sys
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from mcflow import schema
 from mcflow.budget import Budget
 from mcflow.scenario import Scenario, results_hash
-from mcflow.simulate import simulate
+from mcflow.simulate import draw_requests, simulate
 from mcflow.theory import theory_report
+from mcflow.theory.hindsight import hindsight
+
+#: Time limit of one hindsight program, seconds.
+HINDSIGHT_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
 class Task:
-    """One replication of a point, or (``replication`` None) the theory of a budget and capacity."""
+    """One replication of a point, the theory of a budget and capacity, or one hindsight optimum.
 
+    Attributes
+    ----------
+    kind : {"replication", "theory", "hindsight"}
+    key : str
+        Journal key of the row that the result belongs to.
+    number : int
+        Place in that row: the replication; 0 for theory.
+    scenario : Scenario
+        What it is about.
+    """
+
+    kind: str
     key: str
-    replication: int | None
+    number: int
     scenario: Scenario
 
 
@@ -36,33 +53,51 @@ def theory_key(scenario: Scenario) -> str | None:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
 
 
+def hindsight_key(scenario: Scenario, replications: int) -> str:
+    """Key of the hindsight optima of the first replications of a scenario's requests."""
+    content = ["hindsight", scenario.workload_key, str(scenario.rate), scenario.slots, scenario.seed, scenario.capacity]
+    return hashlib.sha256(json.dumps([*content, replications, results_hash()]).encode()).hexdigest()[:32]
+
+
 def work(task: Task, die_with_parent: bool = False) -> tuple[Task, np.ndarray]:
     """Do a task; runs in a worker.
 
     Returns
     -------
     tuple
-        The task and its record: a scalar of dtype `schema.RECORD`, or of theory.
+        The task and its record, a structured scalar.
     """
     if die_with_parent:
         _die_with_parent()
-    if task.replication is None:
+    if task.kind == "theory":
         return task, _theory(task.scenario)
-    metrics = simulate(task.scenario, task.replication).metrics()
-    record = np.zeros((), schema.RECORD)
-    for name, value in metrics.items():
-        record[name] = value
-    return task, record
+    if task.kind == "hindsight":
+        return task, _hindsight(task.scenario, task.number)
+    return task, _record(schema.MEASURED, simulate(task.scenario, task.number).metrics())
+
+
+def _record(variables: tuple[schema.Variable, ...], values: dict[str, Any]) -> np.ndarray:
+    record = np.zeros((), [(v.name, v.dtype) for v in variables])
+    for variable in variables:
+        value = values[variable.name]
+        record[variable.name] = np.nan if value is None else value
+    return record
+
+
+def _hindsight(scenario: Scenario, number: int) -> np.ndarray:
+    arrived, prompt, output = draw_requests(scenario, number)
+    if not len(arrived):
+        return _record(schema.HINDSIGHT, {"hindsight_bound": None, "hindsight_best": None})
+    # Without branch and bound, and with time to spare, the answer does not depend on the machine.
+    optimum = hindsight(arrived, prompt, output, scenario.capacity, time_limit=HINDSIGHT_SECONDS, integer=False)
+    values = {"hindsight_bound": optimum.lp_bound_mean, "hindsight_best": optimum.best_mean}
+    return _record(schema.HINDSIGHT, values)
 
 
 def _theory(scenario: Scenario) -> np.ndarray:
     report = theory_report(scenario.lengths, scenario.capacity, budget=scenario.params.budget)  # type: ignore[attr-defined]
-    names = {"theory_usage_mean": "mean_usage", "theory_usage_sd": "sd_usage"}
-    record = np.zeros((), [(v.name, v.dtype) for v in schema.COMPUTED])
-    for variable in schema.COMPUTED:
-        value = report[names.get(variable.name, variable.name)]
-        record[variable.name] = np.nan if value is None else value
-    return record
+    report |= {"theory_usage_mean": report["mean_usage"], "theory_usage_sd": report["sd_usage"]}
+    return _record(schema.COMPUTED, report)
 
 
 def _die_with_parent() -> None:
@@ -84,7 +119,7 @@ def warm_up(tasks: list[Task]) -> float:
     for task in tasks:
         s = task.scenario
         kind = (s.policy, s.victims, s.block_size == 1)
-        if task.replication is None or kind in seen:
+        if task.kind != "replication" or kind in seen:
             continue
         seen.add(kind)
         trial = dataclasses.replace(s, slots=min(s.slots, 2000), warmup=0)

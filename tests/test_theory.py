@@ -14,7 +14,7 @@ from test_theory_exact import BUDGETS, PAPER, TWELVE, small_laws
 
 from mcflow.budget import Budget
 from mcflow.errors import InputError
-from mcflow.theory import bounds, theory_report
+from mcflow.theory import bounds, screen, theory_report
 from mcflow.theory.capacity import (
     class_budgets,
     critical_rate,
@@ -220,6 +220,15 @@ def test_report_keys_and_plain_numbers() -> None:
     assert report["stable_possible"] is True
     assert theory_report(PAPER, 16492, rate=15)["stable_possible"] is False
     assert theory_report(PAPER, 8000, Budget.of(5, "poisson"))["bound_hoeffding"] is None
+
+
+def test_report_without_an_exact_law_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(screen, "WORK", 100)
+    with pytest.raises(InputError, match="the exact law would need more than"):
+        overflow_probability(PAPER, TWELVE, 18044)
+    report = theory_report(PAPER, 18044, TWELVE)
+    assert report["overflow_exact"] is None
+    assert report["bound_chernoff"] == pytest.approx(3.72391e-3, rel=1e-5)
 
 
 @pytest.mark.parametrize("capacity", [0, -5, 10.5])

@@ -57,6 +57,13 @@ def draw(dataset: xr.Dataset, x: str, y: str | None = None) -> Any:
                         text, (place[i], height), xytext=(0, 3), textcoords="offset points", rotation=90, ha="center",
                         va="bottom", fontsize=6,
                     )  # fmt: skip
+        if name == "latency_mean" and "hindsight_bound" in dataset:
+            bound = dataset["hindsight_bound"].mean("replication").values
+            places = np.arange(len(groups))
+            axis.hlines(
+                bound, places - 0.46, places + 0.46, color="black", linewidth=1.6, zorder=4,
+                label="hindsight: certified lower bound",
+            )  # fmt: skip
         axis.set_xticks(np.arange(len(groups)), [f"{value:g}" for value in groups])
         axis.set_title(title, fontsize=9)
         axis.grid(axis="x", visible=False)

@@ -44,7 +44,8 @@ def theory_report(
     -------
     dict
         Lengths and usages in tokens, workloads in token-slots, rates in requests per
-        slot. A bound that does not exist is None.
+        slot. A bound that does not exist is None, and so is an exact probability that would
+        take more than a few minutes.
 
     Raises
     ------
@@ -81,6 +82,7 @@ def _saturated(law: LengthLaw, capacity: int, budget: Budget) -> dict[str, int |
     from mcflow.exact import number
     from mcflow.theory import bounds, exact
     from mcflow.theory.capacity import slack
+    from mcflow.theory.screen import TooLargeError
 
     # Each bound is at most the next by proof; where they agree to the last digit (no slack
     # to speak of) rounding must not say otherwise.
@@ -88,13 +90,17 @@ def _saturated(law: LengthLaw, capacity: int, budget: Budget) -> dict[str, int |
     by_age = _least(bounds.hoeffding_by_age(law, budget, capacity), paper)
     bernstein = bounds.bernstein(law, budget, capacity)
     chernoff = _least(bounds.chernoff(law, budget, capacity), bernstein, by_age)
+    try:
+        overflow = _least(exact.overflow_probability(law, budget, capacity), chernoff)
+    except TooLargeError:
+        overflow = None
     return {
         "budget": number(budget.mean),
         "budget_law": budget.law,
         "mean_usage": exact.mean_usage(law, budget),
         "sd_usage": exact.sd_usage(law, budget),
         "slack": float(slack(law, budget.mean, capacity)),
-        "overflow_exact": _least(exact.overflow_probability(law, budget, capacity), chernoff),
+        "overflow_exact": overflow,
         "bound_hoeffding_paper": paper,
         "bound_hoeffding": by_age,
         "bound_bernstein": bernstein,

@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mcflow.errors import InputError
 from mcflow.theory.activations import activations_of
 from mcflow.theory.ages import Ages, ages_of
 from mcflow.theory.lattice import Lattice
 from mcflow.theory.runs import Array
-from mcflow.theory.screen import BLOCK, Screen
+from mcflow.theory.screen import BLOCK, Screen, TooLargeError
 from mcflow.theory.tilt import solve_tilt
 from mcflow.theory.tilted import Tilted
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 #: Logarithm of the tilted mass that may lie outside the window.
 OUTSIDE = -41.0
-#: Largest lattice: beyond it the answer would take hours.
+#: Largest lattice, which bounds the memory.
 LARGEST_LATTICE = 2**25
 
 
@@ -67,8 +66,9 @@ def overflow_probability(law: LengthLaw, budget: Budget, capacity: int) -> float
 
     Raises
     ------
-    InputError
-        If the usage spreads over more lattice points than can be inverted.
+    TooLargeError
+        An `InputError`: usage spread over more lattice points, or more ages and frequencies
+        to evaluate, than a few minutes allow.
     """
     usage = _Saturated(law, budget)
     low, high = usage.support()
@@ -154,10 +154,7 @@ class _Saturated:
         first = max(low, math.floor(np.nanmax(below)) - 1)
         last = last if high is None else min(last, high)
         if last - first >= LARGEST_LATTICE:
-            raise InputError(
-                f"the exact law would need {last - first} lattice points (at most {LARGEST_LATTICE});"
-                " use coarser tokens or the bounds"
-            )
+            raise TooLargeError(f"{last - first} lattice points (at most {LARGEST_LATTICE})")
         return first, last
 
     def transform(self, tilt: float, lattice: Lattice) -> tuple[Array, Array, float]:
@@ -175,7 +172,9 @@ class _Saturated:
         log_moment, mean, variance = self.ages.moments(np.array([tilt]))
         log_total = float(self.activations.cumulants(log_moment, mean, variance)[0][0])
         tilted = Tilted(self.ages, tilt, log_moment[:, 0], lattice)
-        step = Screen(tilted, self.activations).stays()
+        screen = Screen(tilted, self.activations)
+        step = screen.stays()
+        screen.spend(len(step), self.ages.count)
         size = max(1, BLOCK // max(self.ages.count, len(self.ages.first)))
         parts = np.split(step, range(size, len(step), size))
         value = [self.activations.transform(tilted.all(part), tilted.log_moment) for part in parts]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from mcflow.errors import InputError
 from mcflow.theory.activations import Independent, Phases
 from mcflow.theory.runs import Array
 from mcflow.theory.tilted import Tilted
@@ -23,6 +24,15 @@ CHUNK = 24
 MANY = 1500
 #: Complex numbers held for the ages of one window transformed whole.
 MOST = 2**25
+#: Most characteristic functions of one age at one frequency evaluated for an answer: a minute or two.
+WORK = 4 * 10**9
+
+
+class TooLargeError(InputError):
+    """The exact law of this workload would take too long; the bounds do not."""
+
+    def __init__(self, size: str) -> None:
+        super().__init__(f"the exact law would need {size}; use the bounds, or coarser tokens")
 
 
 class Screen:
@@ -31,6 +41,19 @@ class Screen:
     def __init__(self, tilted: Tilted, activations: Independent | Phases) -> None:
         self.tilted, self.activations, self.lattice = tilted, activations, tilted.lattice
         self.chunks = self._scattered()
+        self.work = 0
+
+    def spend(self, frequencies: int, rows: int) -> None:
+        """Count work about to be done.
+
+        Raises
+        ------
+        TooLargeError
+            Beyond `WORK`.
+        """
+        self.work += frequencies * rows
+        if self.work > WORK:
+            raise TooLargeError(f"more than {WORK:.0e} values of characteristic functions")
 
     def stays(self) -> Array:
         """Frequencies ``2 pi step / points`` in [0, pi] that stay: steps, int64, ascending."""
@@ -59,6 +82,7 @@ class Screen:
         runs = self.tilted.runs(step)
         total, seen = self.tilted.alive.sum(), 0.0
         for rows in chunks:
+            self.spend(len(step), len(rows))
             left = left + self._modulus(rows, self.tilted.some(rows, runs, step))
             stay = left > VANISHED
             if not stay.all():
@@ -79,6 +103,7 @@ class Screen:
 
         tilted, points = self.tilted, self.lattice.points
         for seen, rows in enumerate(self.chunks, start=1):
+            self.spend(len(left), len(rows))
             for window in rows.reshape(-1, self.activations.span):
                 waves = np.empty((len(window), len(left)), dtype=np.complex64)
                 for wave, row in zip(waves, window, strict=True):
