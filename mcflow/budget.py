@@ -8,6 +8,7 @@ Five laws share one mean ``b``: a constant, the credit rule for fractional b
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, get_args
@@ -120,4 +121,4 @@ class Budget:
             marks = (start + rest * np.arange(count + 1, dtype=np.int64)) // q
             return (np.diff(marks) + whole).astype(np.int32)
         exact_marks = [(start + rest * i) // q for i in range(count + 1)]
-        return np.array([b - a + whole for a, b in zip(exact_marks, exact_marks[1:], strict=False)], np.int32)
+        return np.array([b - a + whole for a, b in itertools.pairwise(exact_marks)], np.int32)

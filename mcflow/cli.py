@@ -76,7 +76,9 @@ def _version(wanted: bool) -> None:
 @app.callback(invoke_without_command=True)
 def _options(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     if context.invoked_subcommand is None:
         print(context.get_help())
@@ -89,7 +91,9 @@ def run(
     jobs: Annotated[int, typer.Option(help="Workers; -1 for one a core.")] = -1,
     backend: Annotated[str, typer.Option(help="loky, threads or dask.")] = "loky",
     scheduler: Annotated[str | None, typer.Option(help="Address of a Dask scheduler.", show_default=False)] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE in place of the file's, e.g. run.slots=1e5.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="KEY=VALUE in place of the file's, e.g. run.slots=1e5.")
+    ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget earlier results of this experiment.")] = False,
 ) -> None:
     """Run an experiment: simulate what is missing, then tables, dataset and figures."""
@@ -99,9 +103,7 @@ def run(
 
     loaded = Experiment(experiment, set_)
     with Bar(loaded.spec.name) as bar:
-        sweep = run_experiment(
-            loaded, out, jobs=jobs, backend=backend, scheduler=scheduler, fresh=fresh, progress=bar
-        )
+        sweep = run_experiment(loaded, out, jobs=jobs, backend=backend, scheduler=scheduler, fresh=fresh, progress=bar)
     from mcflow import store
     from mcflow.plot import save
 
@@ -162,7 +164,9 @@ def simulate(
 def theory(
     capacity: Capacity,
     workload: Workload = None,
-    budget: Annotated[str | None, typer.Option(help="Mean activation budget b; one a class (4,4,4) for Algorithm 1.")] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="Mean activation budget b; one a class (4,4,4) for Algorithm 1.")
+    ] = None,
     law: Annotated[str, typer.Option(help="Budget law: constant, credit, bernoulli, poisson or uniform.")] = "credit",
     as_json: Json = False,
 ) -> None:
@@ -181,7 +185,9 @@ def theory(
 def plot(
     results: Dataset,
     kind: Annotated[str | None, typer.Option(help="overflow, stability or metric.", show_default=False)] = None,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="PNG, PDF or SVG file.", show_default=False)] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="PNG, PDF or SVG file.", show_default=False)
+    ] = None,
     x: Annotated[str | None, typer.Option("--x", help="Axis to plot against.", show_default=False)] = None,
     y: Annotated[str | None, typer.Option("--y", help="Result to plot (kind metric).", show_default=False)] = None,
 ) -> None:
@@ -242,7 +248,9 @@ def _show_tables(dataset: Any, columns: list[str] | None) -> None:
 
 
 @app.command()
-def export(results: Dataset, output: Annotated[Path, typer.Argument(help="NetCDF file, OUT.nc.", show_default=False)]) -> None:
+def export(
+    results: Dataset, output: Annotated[Path, typer.Argument(help="NetCDF file, OUT.nc.", show_default=False)]
+) -> None:
     """Write a dataset as NetCDF-4."""
     from mcflow import frames, store
 

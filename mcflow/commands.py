@@ -203,7 +203,9 @@ def theory_of(*, capacity: int, workload: Path | None, budget: str | None, law: 
         if budget is not None and "," in budget:
             if law != "credit":
                 raise InputError("class budgets have no law; give one budget for Algorithm 2 or leave --law out")
-            return class_budget_report(file.lengths, capacity, [Budget.of(b).mean for b in budget.split(",")], file.rate)
+            return class_budget_report(
+                file.lengths, capacity, [Budget.of(b).mean for b in budget.split(",")], file.rate
+            )
         chosen = None if budget is None else Budget.of(budget, law)
     except InputError as error:
         raise error.at("--budget") from None

@@ -19,7 +19,13 @@ from mcflow.spec import Experiment
 from mcflow.theory.capacity import class_budgets, class_rates
 
 
-def layout(experiment: Experiment, points: list[Point], keys: list[str], theory_keys: list[str | None], hindsight_keys: list[str]) -> dict[str, Any]:
+def layout(
+    experiment: Experiment,
+    points: list[Point],
+    keys: list[str],
+    theory_keys: list[str | None],
+    hindsight_keys: list[str],
+) -> dict[str, Any]:
     """Return the layout that `mcflow.store.build` reads, as plain JSON."""
     import numba
     import xarray
@@ -33,7 +39,9 @@ def layout(experiment: Experiment, points: list[Point], keys: list[str], theory_
             None if p.scenario.rate is None else float(p.scenario.rate * law.mean_workload / p.scenario.capacity)
             for p in points
         ],
-        "budget": [None if p.scenario.params.budgets is None else float(sum(p.scenario.params.budgets)) for p in points],
+        "budget": [
+            None if p.scenario.params.budgets is None else float(sum(p.scenario.params.budgets)) for p in points
+        ],
         "backlog_slope_theory": [_backlog_slope(p.scenario) for p in points],
         "warmup": [p.scenario.warmup for p in points],
     }

@@ -176,24 +176,30 @@ def notes(dataset: xr.Dataset) -> list[str]:
     states = estimate.stability(dataset)
     result = ["± is the half width of a 95 % Student t interval over replications."]
     if dataset.attrs.get("drain", 0):
-        result.append("Latency is that of all requests, served to the last; unfinished is at the horizon, as all the rest.")
+        result.append(
+            "Latency is that of all requests, served to the last; unfinished is at the horizon, as all the rest."
+        )
     if "hindsight_bound" in dataset:
         result += _hindsight_lines(dataset)
     unstable = int((states == estimate.UNSTABLE).sum())
     if unstable:
         result.append(
-            f"{unstable} point(s) are unstable: the line grows without end, so no steady-state probability or latency exists there."
+            f"{unstable} point(s) are unstable: the line grows without end, "
+            "so no steady-state probability or latency exists there."
         )
     stuck = int(states.isin([estimate.LIVELOCK, estimate.BLOCKED]).sum())
     if stuck:
         result.append(f"{stuck} point(s) ended in livelock or blocked: figures are those up to that slot.")
     undecided = int((states == estimate.UNDECIDED).sum())
     if undecided:
-        result.append(f"{undecided} point(s) are undecided: more slots or replications would tell whether the line grows.")
+        result.append(
+            f"{undecided} point(s) are undecided: more slots or replications would tell whether the line grows."
+        )
     few = int(estimate.few_events(dataset).sum())
     if few:
         result.append(
-            f"* {few} point(s) saw overflow in fewer than {estimate.FEW} replications: too few for the t interval to hold."
+            f"* {few} point(s) saw overflow in fewer than {estimate.FEW} replications: "
+            "too few for the t interval to hold."
         )
     if bool((states == "").any()):
         result.append("Points marked missing are not done yet; the same command continues.")

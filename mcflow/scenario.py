@@ -24,7 +24,17 @@ LARGEST_CAPACITY = 2**31 - 2
 MOST_CLASSES = 100_000
 
 #: What decides the results of a replication; a change in any of these files makes old points stale.
-_SOURCES = ("budget.py", "exact.py", "scenario.py", "simulate.py", "streams.py", "engine", "policies", "workload", "theory")
+_SOURCES = (
+    "budget.py",
+    "exact.py",
+    "scenario.py",
+    "simulate.py",
+    "streams.py",
+    "engine",
+    "policies",
+    "workload",
+    "theory",
+)
 
 
 def results_hash() -> str:

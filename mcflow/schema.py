@@ -91,13 +91,17 @@ COMPUTED: tuple[Variable, ...] = (
 
 #: Hindsight optimum (MODEL section 4) of the first replications; no policy dim.
 HINDSIGHT: tuple[Variable, ...] = (
-    Variable("hindsight_bound", "f8", "slots", "certified lower bound on any policy's mean latency, knowing everything"),
+    Variable(
+        "hindsight_bound", "f8", "slots", "certified lower bound on any policy's mean latency, knowing everything"
+    ),
     Variable("hindsight_best", "f8", "slots", "mean latency of the best schedule found, knowing everything"),
 )
 
 #: Resolved inputs of every point.
 INPUTS: tuple[Variable, ...] = (
-    Variable("arrival_rate", "f8", "requests/slot", "Poisson rate, all classes together; missing with an endless supply"),
+    Variable(
+        "arrival_rate", "f8", "requests/slot", "Poisson rate, all classes together; missing with an endless supply"
+    ),
     Variable("capacity", "i8", "tokens", "KV cache M"),
     Variable("critical_rate", "f8", "requests/slot", "M / E[w]: no policy is stable beyond it (Prop. 3.2, 3.5)"),
     Variable("load", "f8", "1", "rate E[w] / M"),

@@ -259,9 +259,7 @@ def simulate(
         policy,
         scenario.params,
         setting_of(law, scenario.capacity, scenario.block_size, scenario.predictions),
-        machine.System(
-            scenario.capacity, scenario.block_size, scenario.victims, scenario.recompute, scenario.beta
-        ),
+        machine.System(scenario.capacity, scenario.block_size, scenario.victims, scenario.recompute, scenario.beta),
         source,
         stream(*common, "policy"),
         slots=scenario.slots,
@@ -407,4 +405,3 @@ def _requests(
         record.evictions[:count][order],
         status,
     )
-

@@ -200,7 +200,9 @@ class PolicySpec(Strict):
     def _endless(self) -> PolicySpec:
         if self.supply == "endless" and not hasattr(policies.get(self.name).state, "supply"):
             raise PydanticCustomError(
-                "supply", "{name} has no activation budget, so an endless supply is undefined", {"name": self.name, "key": "supply"}
+                "supply",
+                "{name} has no activation budget, so an endless supply is undefined",
+                {"name": self.name, "key": "supply"},
             )
         return self
 
@@ -325,7 +327,10 @@ class Loaded:
             problem = error.errors(include_input=False, include_url=False)[0]
             place = [part for part in problem["loc"] if part not in ("list[any]", "AxisSpec", "constrained-int")]
             context = problem.get("ctx", {})
-            if problem["type"] in ("unknown_key", "value", "policy", "missing", "supply", "warmup", "hindsight") and "key" in context:
+            if (
+                problem["type"] in ("unknown_key", "value", "policy", "missing", "supply", "warmup", "hindsight")
+                and "key" in context
+            ):
                 place.append(str(context["key"]))
             raise self.error(place, readable(problem)) from None
 

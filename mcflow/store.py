@@ -53,7 +53,9 @@ class Journal:
             self._db.execute("SELECT count(*) FROM points")
         except sqlite3.Error as error:
             self.close()
-            raise InputError(f"is not a usable journal ({error}); remove it or run with --fresh", where=str(path)) from None
+            raise InputError(
+                f"is not a usable journal ({error}); remove it or run with --fresh", where=str(path)
+            ) from None
 
     def _take_lock(self) -> None:
         from filelock import FileLock, Timeout
@@ -64,7 +66,9 @@ class Journal:
             self._lock.acquire(timeout=0)
         except Timeout:
             self._lock = None
-            raise InputError("another run is writing here; wait for it, or choose another --out", where=str(self.path)) from None
+            raise InputError(
+                "another run is writing here; wait for it, or choose another --out", where=str(self.path)
+            ) from None
         except OSError as error:
             self._lock = None
             raise InputError(
@@ -147,7 +151,9 @@ def build(journal: Journal) -> xr.Dataset:
     rows = journal.points([*keys, *hindsight_keys, *(key for key in theory_keys if key)])
     replications = layout["replications"]
     variables: dict[str, Any] = {}
-    measured = {v.name: np.full((len(keys), replications), schema.fill_value(v.dtype), v.dtype) for v in schema.MEASURED}
+    measured = {
+        v.name: np.full((len(keys), replications), schema.fill_value(v.dtype), v.dtype) for v in schema.MEASURED
+    }
     for i, key in enumerate(keys):
         if key in rows:
             for name, array in measured.items():
@@ -244,7 +250,9 @@ def load(path: str | Path) -> xr.Dataset:
         dataset = xr.open_zarr(path, consolidated=False).load()
         schema.validate(dataset)
     except Exception as error:  # whatever a foreign folder provokes in zarr
-        raise InputError(f"is not an mcflow dataset ({str(error).splitlines()[0] if str(error) else error!r})", where=str(path)) from None
+        raise InputError(
+            f"is not an mcflow dataset ({str(error).splitlines()[0] if str(error) else error!r})", where=str(path)
+        ) from None
     return dataset
 
 

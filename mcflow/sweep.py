@@ -157,4 +157,6 @@ def _run_missing(
                     built = time.monotonic()
         except (RunError, TimeoutError) as error:
             if attempt == ROUNDS:
-                raise RunError(f"workers died {ROUNDS + 1} times ({error}); what is finished is saved, run again") from error
+                raise RunError(
+                    f"workers died {ROUNDS + 1} times ({error}); what is finished is saved, run again"
+                ) from error

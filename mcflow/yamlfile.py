@@ -124,12 +124,14 @@ class YamlFile:
         if not equals or not key:
             raise InputError(f"expected KEY=VALUE, got {assignment!r}", where="--set")
         value = YamlFile.parse(option, text).data
-        place = tuple(int(part) if re.fullmatch(r"[0-9]{1,9}", part) else part for part in re.split(r"[.\[\]]+", key.rstrip("]")))
+        place = tuple(
+            int(part) if re.fullmatch(r"[0-9]{1,9}", part) else part for part in re.split(r"[.\[\]]+", key.rstrip("]"))
+        )
         holder = self.data
         for part in place[:-1]:
-            if isinstance(holder, dict) and part in holder:
-                holder = holder[part]
-            elif isinstance(holder, list) and isinstance(part, int) and part < len(holder):
+            if (isinstance(holder, dict) and part in holder) or (
+                isinstance(holder, list) and isinstance(part, int) and part < len(holder)
+            ):
                 holder = holder[part]
             else:
                 raise InputError(f"{dotted(place[:-1])} is not in {self.name}", where=option)

@@ -162,7 +162,18 @@ def test_a_mistake_and_json_in_a_real_process(tmp_path: Path, trace: Path) -> No
     bad = subprocess.run([*base, "run", "absent.yaml"], capture_output=True, text=True, cwd=tmp_path)
     assert (bad.returncode, bad.stdout, bad.stderr) == (2, "", "mcflow: absent.yaml: no such file\n")
     assert os.listdir(tmp_path) == [trace.name]
-    words = ["simulate", "--policy", "greedy", "--param", "alpha=0", "--capacity", "100", "--trace", str(trace), "--json"]
+    words = [
+        "simulate",
+        "--policy",
+        "greedy",
+        "--param",
+        "alpha=0",
+        "--capacity",
+        "100",
+        "--trace",
+        str(trace),
+        "--json",
+    ]
     good = subprocess.run([*base, *words], capture_output=True, text=True, check=True)
     assert strict_json(good.stdout)["completed"] == 2
     assert all(line.startswith("mcflow: ") for line in good.stderr.splitlines())
@@ -264,14 +275,17 @@ def test_requests_file_with_every_status(tmp_path: Path) -> None:
     words = ["--policy", "flow-control", "--param", "b=0.5", "--capacity", 6, "--trace", path, "--slots", 4]
     report = simulate(*words, "--requests", out)
     rows = table(out)
-    assert list(rows[0]) == "id,arrival,prompt,output,activated,completed,evictions,status".split(",")
+    assert list(rows[0]) == ["id", "arrival", "prompt", "output", "activated", "completed", "evictions", "status"]
     assert [row["id"] for row in rows] == ["0", "1", "2", "4", "5"]
     assert [row["status"] for row in rows] == ["completed", "rejected", "active", "waiting", "waiting"]
     assert [row["activated"] for row in rows] == ["1", "", "3", "", ""]
     assert [row["completed"] for row in rows] == ["2", "", "", "", ""]
     assert [float(row["arrival"]) for row in rows] == [0.5, 3, 1, 2, 2]
     assert report["latency_mean"] == 1.5
-    census = {status: sum(row["status"] == status for row in rows) for status in ("completed", "rejected", "active", "waiting")}
+    census = {
+        status: sum(row["status"] == status for row in rows)
+        for status in ("completed", "rejected", "active", "waiting")
+    }
     assert {name: report[name] for name in census} == census
     assert report["arrived"] == len(rows) == sum(census.values())
 
@@ -374,7 +388,9 @@ def test_theory_without_budget_and_without_bounds(workload: Path) -> None:
     report = strict_json(out)
     assert report["critical_rate"] == pytest.approx(3 * 4.0621, abs=1e-3)
     assert not set(SATURATED) & set(report)
-    code, out, err = call("theory", "--workload", workload, "--capacity", 8000, "--budget", 5, "--law", "poisson", "--json")
+    code, out, err = call(
+        "theory", "--workload", workload, "--capacity", 8000, "--budget", 5, "--law", "poisson", "--json"
+    )
     report = strict_json(out)
     assert (code, err) == (0, "") and report["bound_hoeffding"] is None and report["bound_hoeffding_paper"] is None
     assert report["overflow_exact"] == pytest.approx(0.01160, abs=5e-6)

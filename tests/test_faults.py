@@ -47,8 +47,17 @@ axes:
   lambda: [1, 2]
 run: {slots: 200, replications: 2}
 """
-RATE, CLASS, CAPACITY, POLICY = "{axis: lambda}", "{prompt: 3, output: 4}", "capacity: 100", "{name: flow-control, b: 2}"
-AXIS, RUN, LENGTHS = "lambda: [1, 2]", "{slots: 200, replications: 2}", GOOD[GOOD.index("    kind: classes") : GOOD.index("system:")]
+RATE, CLASS, CAPACITY, POLICY = (
+    "{axis: lambda}",
+    "{prompt: 3, output: 4}",
+    "capacity: 100",
+    "{name: flow-control, b: 2}",
+)
+AXIS, RUN, LENGTHS = (
+    "lambda: [1, 2]",
+    "{slots: 200, replications: 2}",
+    GOOD[GOOD.index("    kind: classes") : GOOD.index("system:")],
+)
 HUGE = "1" + "0" * 400
 
 FLOW = ["--policy", "flow-control", "--param", "b=2", "--capacity", "100"]
@@ -330,7 +339,9 @@ def test_bad_experiments(folder: Path, case: str) -> None:
 
 @pytest.mark.parametrize("name", AXIS_NAMES)
 def test_axes_with_names_that_are_taken_or_none(folder: Path, name: str) -> None:
-    message = refuse_experiment(folder, GOOD.replace("axis: lambda", f"axis: {name}").replace("lambda: [", f"{name}: ["))
+    message = refuse_experiment(
+        folder, GOOD.replace("axis: lambda", f"axis: {name}").replace("lambda: [", f"{name}: [")
+    )
     assert message.startswith("x.yaml:15:3: axes"), message
 
 
@@ -425,7 +436,10 @@ WORKLOAD = "arrivals: {rate: 1}\nlengths: {kind: rows, rows: [[3, 4], [1, 2]]}\n
         (["--policy", "class-budget", "--param", "b=1,1,1"], "--param"),
         (["--policy", "class-budget", "--param", "b=1,x"], "--param b: must be a finite number, got x"),
         (["--policy", "class-budget", "--param", "b=1,"], "--param b: must be a finite number"),
-        (["--policy", "flowcontrol", "--param", "b=1"], "--policy: unknown policy 'flowcontrol'; did you mean flow-control?"),
+        (
+            ["--policy", "flowcontrol", "--param", "b=1"],
+            "--policy: unknown policy 'flowcontrol'; did you mean flow-control?",
+        ),
         (["--param", "b=1", "--capacity", "0"], "--capacity: must be from 1 to"),
         (["--param", "b=1", "--capacity", "-5"], "--capacity: must be from 1 to"),
         (["--param", "b=1", "--capacity", str(2**31)], "--capacity: must be from 1 to"),
@@ -453,7 +467,18 @@ WORKLOAD = "arrivals: {rate: 1}\nlengths: {kind: rows, rows: [[3, 4], [1, 2]]}\n
 )
 def test_bad_options_of_simulate(folder: Path, words: list[str], place: str) -> None:
     (folder / "w.yaml").write_text(WORKLOAD)
-    base = ["simulate", "--policy", "flow-control", "--capacity", "100", "--workload", "w.yaml", "--slots", "50", "--json"]
+    base = [
+        "simulate",
+        "--policy",
+        "flow-control",
+        "--capacity",
+        "100",
+        "--workload",
+        "w.yaml",
+        "--slots",
+        "50",
+        "--json",
+    ]
     assert refuse(folder, *base, *words).startswith(place)
 
 
@@ -504,8 +529,16 @@ def test_bad_options_of_theory(folder: Path, words: list[str], place: str) -> No
         ("arrivals: {rate: .nan}\nlengths: {kind: rows, rows: [[1, 1]]}", "w.yaml:1:", "finite"),
         (f"arrivals: {{rate: {HUGE}}}\nlengths: {{kind: rows, rows: [[1, 1]]}}", "w.yaml:1:", "must be <= 1000000"),
         ("arrivals: {rate: 1e7}\nlengths: {kind: rows, rows: [[1, 1]]}", "w.yaml:1:", "must be <= 1000000"),
-        ("arrivals: {rate: {from: load, capacity: 10, load: 1}}\nlengths: {kind: rows, rows: [[1, 1]]}", "w.yaml:1:", "number"),
-        ("lengths: {kind: classes, classes: [{prompt: 1, output: 1, weight: {from: load, capacity: 1, load: 1}}]}", "w.yaml:1:", ""),
+        (
+            "arrivals: {rate: {from: load, capacity: 10, load: 1}}\nlengths: {kind: rows, rows: [[1, 1]]}",
+            "w.yaml:1:",
+            "number",
+        ),
+        (
+            "lengths: {kind: classes, classes: [{prompt: 1, output: 1, weight: {from: load, capacity: 1, load: 1}}]}",
+            "w.yaml:1:",
+            "",
+        ),
         ("lengths: {kind: classes, classes: [{prompt: 1, output: 1, rate: {axis: x}}]}", "w.yaml:1:", "axis 'x'"),
         ("arivals: {rate: 1}\nlengths: {kind: rows, rows: [[1, 1]]}", "w.yaml:1:1: arivals", "did you mean arrivals?"),
         ("- 1", "w.yaml:1:1", "expected a mapping with arrivals, lengths"),
@@ -609,7 +642,9 @@ def test_bad_histograms(folder: Path, case: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["h.csv.gz", "h.zip", "h.csv.xz", "h.csv.bz2", "h.csv.zst", "h.tar", "h.tar.gz"])
-@pytest.mark.parametrize("content", [b"not compressed", gzip.compress(HISTOGRAM.encode() * 99)[:-9]], ids=["text", "cut off"])
+@pytest.mark.parametrize(
+    "content", [b"not compressed", gzip.compress(HISTOGRAM.encode() * 99)[:-9]], ids=["text", "cut off"]
+)
 def test_histograms_that_are_not_what_their_name_says(folder: Path, name: str, content: bytes) -> None:
     (folder / name).write_bytes(content)
     (folder / "w.yaml").write_text(f"lengths: {{kind: histogram, file: {name}}}\n")
@@ -678,9 +713,13 @@ def test_requests_that_can_never_fit_are_rejected_and_named(folder: Path, policy
 
 def test_lengths_beyond_32_and_64_bits_are_exact(folder: Path) -> None:
     (folder / "t.csv").write_text(f"{PLAIN}0,100000,100000\n1,{2**31},10\n2,3000000000,3000000000\n3,1,{2**53}\n")
-    report = simulate("--policy", "greedy", "--param", "alpha=0", "--capacity", 200_000, "--trace", "t.csv", "--requests", "r.csv")
+    report = simulate(
+        "--policy", "greedy", "--param", "alpha=0", "--capacity", 200_000, "--trace", "t.csv", "--requests", "r.csv"
+    )
     assert (report["completed"], report["rejected"], report["tokens"]) == (1, 3, 100_000)
-    assert report["peak_usage"] == 200_000 and report["mean_usage"] == pytest.approx(150_000.5 * 100_000 / report["slots"])
+    assert report["peak_usage"] == 200_000 and report["mean_usage"] == pytest.approx(
+        150_000.5 * 100_000 / report["slots"]
+    )
     assert [row["output"] for row in table(folder / "r.csv")] == ["100000", "10", "3000000000", str(2**53)]
 
 
@@ -762,7 +801,9 @@ def test_shared_faults_with_sound_results(folder: Path, shared: Path, number: st
     done = [float(row["completed"]) - float(row["arrival"]) for row in rows if row["status"] == "completed"]
     assert all(latency >= 1 for latency in done)
     # The same file as lengths of an experiment: a law of its rows, or one line on the length that is too long.
-    (folder / "x.yaml").write_text(GOOD.replace(LENGTHS, f"    {{kind: trace, file: {path}}}\n").replace("100", str(capacity)))
+    (folder / "x.yaml").write_text(
+        GOOD.replace(LENGTHS, f"    {{kind: trace, file: {path}}}\n").replace("100", str(capacity))
+    )
     if number == "26":
         assert "16777216" in refuse(folder, "run", "x.yaml", "--out", "out", "--jobs", "1")
         return
@@ -777,7 +818,9 @@ def test_shared_faults_with_sound_results(folder: Path, shared: Path, number: st
 
 def test_shared_fault_19_is_the_sorted_file(folder: Path, shared: Path) -> None:
     header, *lines = (shared / "faults" / "19-out-of-order.csv").read_text().splitlines()
-    (folder / "t.csv").write_text("\n".join([header, *sorted(lines, key=lambda line: float(line.split(",")[0]))]) + "\n")
+    (folder / "t.csv").write_text(
+        "\n".join([header, *sorted(lines, key=lambda line: float(line.split(",")[0]))]) + "\n"
+    )
     argv = ["--policy", "flow-control", "--param", "b=1", "--capacity", 700, "--trace"]
     assert simulate(*argv, shared / "faults" / "19-out-of-order.csv") == simulate(*argv, folder / "t.csv")
 
@@ -785,8 +828,12 @@ def test_shared_fault_19_is_the_sorted_file(folder: Path, shared: Path) -> None:
 # Anything else
 
 SCALARS = st.one_of(
-    st.sampled_from([None, True, False, 0, 1, -1, 2, 0.5, -0.5, float("nan"), float("inf"), 1e300, 1e-300, 10**30, 2**63]),
-    st.sampled_from(["", "a", "1", "0.29", "1/3", "1e5", "nan", "greedy", "class-budget", "trace", "auto", "endless", "poisson"]),
+    st.sampled_from(
+        [None, True, False, 0, 1, -1, 2, 0.5, -0.5, float("nan"), float("inf"), 1e300, 1e-300, 10**30, 2**63]
+    ),
+    st.sampled_from(
+        ["", "a", "1", "0.29", "1/3", "1e5", "nan", "greedy", "class-budget", "trace", "auto", "endless", "poisson"]
+    ),
     st.text(max_size=3),
 )
 KEYS = st.sampled_from(
@@ -795,9 +842,13 @@ KEYS = st.sampled_from(
      "linspace", "range", "logspace", "run", "slots", "warmup", "replications", "figures", "axis", "from", "budget", "epsilon"]
 )  # fmt: skip
 NODES = st.recursive(
-    SCALARS, lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(KEYS, inner, max_size=3)), max_leaves=6
+    SCALARS,
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(KEYS, inner, max_size=3)),
+    max_leaves=6,
 )
-EDITS = st.lists(st.tuples(st.integers(0, 10**6), st.sampled_from(["replace", "delete", "add"]), KEYS, NODES), min_size=1, max_size=3)
+EDITS = st.lists(
+    st.tuples(st.integers(0, 10**6), st.sampled_from(["replace", "delete", "add"]), KEYS, NODES), min_size=1, max_size=3
+)
 
 
 def places(node: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -831,7 +882,9 @@ def edited(edits: list[tuple[int, str, str, Any]]) -> Any:
 @example([(0, "add", "axes", {"lambda": {"linspace": [0, float("inf"), 3]}})])
 @example([(places(yaml.safe_load(GOOD)).index(("policies", 0, "b")), "replace", "b", [1])])
 @example([(places(yaml.safe_load(GOOD)).index(("policies", 0, "name")), "replace", "b", [1])])
-def test_any_experiment_is_accepted_or_refused_in_one_line(tmp_path_factory: pytest.TempPathFactory, edits: Any) -> None:
+def test_any_experiment_is_accepted_or_refused_in_one_line(
+    tmp_path_factory: pytest.TempPathFactory, edits: Any
+) -> None:
     path = tmp_path_factory.getbasetemp() / "fuzz.yaml"
     path.write_text(yaml.safe_dump(edited(edits), allow_unicode=True, sort_keys=False))
     try:
@@ -862,7 +915,9 @@ CHANGES = st.lists(st.tuples(st.floats(0, 1), st.integers(0, 6), TOKENS), min_si
 @settings(max_examples=250)
 @given(st.sampled_from(sorted(SEEDS)), CHANGES)
 @example("yaml", [(GOOD.index("seed: 1") / len(GOOD) + 6.5 / len(GOOD), 1, b"!!int ")])
-def test_any_bytes_are_read_or_refused_in_one_line(tmp_path_factory: pytest.TempPathFactory, kind: str, changes: Any) -> None:
+def test_any_bytes_are_read_or_refused_in_one_line(
+    tmp_path_factory: pytest.TempPathFactory, kind: str, changes: Any
+) -> None:
     read, content = SEEDS[kind]
     for where, cut, token in changes:
         at = int(where * len(content))

@@ -175,7 +175,9 @@ def test_quantities_survive_a_round_trip() -> None:
     for value in (3, 0.29, {"axis": "b"}, {"from": "slack", "budget": {"axis": "b"}, "epsilon": 0.1}):
         assert plain(parse(value)) == value
     assert parse({"axis": "b"}) == AxisRef("b")
-    assert parse({"from": "budget", "factor": 1, "budget": 2}) == Derived("budget", (("budget", F(2)), ("factor", F(1))))
+    assert parse({"from": "budget", "factor": 1, "budget": 2}) == Derived(
+        "budget", (("budget", F(2)), ("factor", F(1)))
+    )
 
 
 # Exact decimals
@@ -309,7 +311,9 @@ def test_automatic_warmup(tmp_path: Path, slots: int, extra: dict[str, str], war
 
 
 def test_labels(tmp_path: Path) -> None:
-    spec = load(tmp_path, {"policies": [{"name": "flow-control", "b": 12}, {"name": "greedy", "alpha": 0.1, "label": "g"}]}).spec
+    spec = load(
+        tmp_path, {"policies": [{"name": "flow-control", "b": 12}, {"name": "greedy", "alpha": 0.1, "label": "g"}]}
+    ).spec
     assert [entry.label for entry in spec.policies] == ["flow-control", "g"]
     twice = [{"name": "flow-control", "b": b} for b in (12, 13)]
     with pytest.raises(InputError, match=r"policies\[1\]: label 'flow-control' is used twice"):

@@ -27,7 +27,9 @@ PAPER = LengthLaw.classes([10, 10, 10], [20, 40, 60], [1, 1, 1])
 ERRORS = 4.0
 
 
-def scenario(policy: str, params: dict, law: LengthLaw = PAPER, capacity: int = 16492, rate: float | None = None, **options):
+def scenario(
+    policy: str, params: dict, law: LengthLaw = PAPER, capacity: int = 16492, rate: float | None = None, **options
+):
     """A scenario with defaults that suit most checks."""
     chosen = policies.get(policy)
     options = {"slots": 100_000, "warmup": 2000, "seed": 11, "victims": chosen.victims} | options
@@ -119,7 +121,10 @@ def test_saturated_process_on_real_lengths(law):
         "flow-control", {"b": "0.345", "law": law}, lengths, victims="none", slots=500_000, warmup=lengths.max_output
     )
     runs = replicate(case, 16)
-    assert abs(z([run.metrics()["overflow_probability"] for run in runs], overflow_probability(lengths, budget, 16492))) < ERRORS
+    assert (
+        abs(z([run.metrics()["overflow_probability"] for run in runs], overflow_probability(lengths, budget, 16492)))
+        < ERRORS
+    )
 
 
 def test_readmission_can_overflow_more_than_the_saturated_process():
@@ -136,7 +141,14 @@ def test_readmission_can_overflow_more_than_the_saturated_process():
 
 @pytest.mark.parametrize(
     ("b", "throughput", "overflow"),
-    [(10, 10.0, 0.0), (11, 11.0, 0.0004), (12, 11.589, 0.044), (13, 11.606, 0.101), (14, 11.497, 0.142), (16, 11.358, 0.194)],
+    [
+        (10, 10.0, 0.0),
+        (11, 11.0, 0.0004),
+        (12, 11.589, 0.044),
+        (13, 11.606, 0.101),
+        (14, 11.497, 0.142),
+        (16, 11.358, 0.194),
+    ],
 )
 def test_algorithm_2_with_a_queue_never_empty(b, throughput, overflow):
     """The table of MODEL section 2, to the digits it gives and the error of this run."""
@@ -164,7 +176,9 @@ def test_endless_supply_matches_the_twin(victims, b, law):
     assert outcome.usage[:, 1].tolist() == twin["usage"]["usage"]
     assert outcome.usage[:, 4].tolist() == twin["usage"]["evicted"]
     assert requests.evictions.tolist() == [r["evictions"] for r in twin["requests"][:-1]]
-    assert requests.completed.tolist() == [-1 if r["completed"] is None else r["completed"] for r in twin["requests"][:-1]]
+    assert requests.completed.tolist() == [
+        -1 if r["completed"] is None else r["completed"] for r in twin["requests"][:-1]
+    ]
 
 
 def test_saturated_overflow_is_monotone_in_capacity_on_common_random_numbers():
@@ -197,7 +211,10 @@ def test_policies_share_the_workload():
 
 def test_drawn_lengths_follow_their_law():
     """Chi-square over the cells of the shipped histogram, and over unequal classes."""
-    for law, draws in ((shipped_histogram("lmsys_words_q500_a600"), 400_000), (LengthLaw.classes([1, 2, 3], [4, 5, 6], ["0.1", 3, 1]), 100_000)):
+    for law, draws in (
+        (shipped_histogram("lmsys_words_q500_a600"), 400_000),
+        (LengthLaw.classes([1, 2, 3], [4, 5, 6], ["0.1", 3, 1]), 100_000),
+    ):
         source = EndlessSource(law, 5, "key", 0)
         prompt, output, cell, _ = source.lengths(draws, np.zeros(16, np.int64))
         assert ((law.prompt_min[cell] <= prompt) & (prompt <= law.prompt_max[cell])).all()

@@ -25,7 +25,7 @@ def test_second_class_of_one_name_is_refused():
     class FlowControl(NamedTuple):
         left: np.ndarray
 
-        def admit(pol, t, k, l, expected, need, U, n, M):  # noqa: N805, E741
+        def admit(pol, t, k, l, expected, need, U, n, M):  # noqa: E741
             return ADMIT
 
     with pytest.raises(TypeError, match="FlowControl exists"):

@@ -245,7 +245,9 @@ def test_keys_follow_the_code_that_runs_and_not_the_files(monkeypatch: pytest.Mo
     assert scenario.results_hash() == before
 
 
-def test_a_grid_that_grows_keeps_its_points(experiment: Path, tmp_path: Path, finished: tuple[Path, xr.Dataset]) -> None:
+def test_a_grid_that_grows_keeps_its_points(
+    experiment: Path, tmp_path: Path, finished: tuple[Path, xr.Dataset]
+) -> None:
     run_experiment(experiment, tmp_path, jobs=1)
     experiment.write_text(EXPERIMENT.replace("[0.5, 1.5]", "[0.25, 0.5, 1.5]").replace("[1, 2, 3]", "[3, 1, 2]"))
     grown = run_experiment(experiment, tmp_path, jobs=1)
@@ -290,7 +292,9 @@ def test_an_interrupted_run_shows_what_it_has_and_goes_on(
 
 def test_kill_9_loses_nothing_that_was_saved(tmp_path: Path) -> None:
     """A real run with two workers: killed half-way, locked while it lives, no orphans, the same values in the end."""
-    text = EXPERIMENT.replace("1500, replications: 4", "400_000, replications: 2").replace("[0.5, 1.5]", "[0.5, 0.7, 0.9, 1.1]")
+    text = EXPERIMENT.replace("1500, replications: 4", "400_000, replications: 2").replace(
+        "[0.5, 1.5]", "[0.5, 0.7, 0.9, 1.1]"
+    )
     path = tmp_path / "sweep.yaml"
     path.write_text(text)
     mark = f"mcflow-test-{uuid.uuid4()}"
@@ -333,7 +337,10 @@ def alive(mark: str) -> list[int]:
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if mark.encode() in (folder / "environ").read_bytes() and "Z" not in (folder / "stat").read_text().split()[2]:
+            if (
+                mark.encode() in (folder / "environ").read_bytes()
+                and "Z" not in (folder / "stat").read_text().split()[2]
+            ):
                 found.append(int(folder.name))
         except OSError:
             continue
@@ -356,7 +363,9 @@ def test_the_lock_refuses_a_second_run(experiment: Path, tmp_path: Path) -> None
     assert run_experiment(experiment, tmp_path, jobs=1).computed == 0
 
 
-def test_load_rebuilds_when_the_journal_is_newer(experiment: Path, tmp_path: Path, finished: tuple[Path, xr.Dataset]) -> None:
+def test_load_rebuilds_when_the_journal_is_newer(
+    experiment: Path, tmp_path: Path, finished: tuple[Path, xr.Dataset]
+) -> None:
     dataset = run_experiment(experiment, tmp_path, jobs=1).dataset
     journal = store.journal_path(dataset)
     built = dataset.stat().st_ino

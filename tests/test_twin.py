@@ -41,7 +41,9 @@ common = {
 }
 
 
-def kernel(policy: str, params: dict[str, Any], rows: Any, seed: int = 0, block: int | None = None, **options: Any) -> Outcome:
+def kernel(
+    policy: str, params: dict[str, Any], rows: Any, seed: int = 0, block: int | None = None, **options: Any
+) -> Outcome:
     """Run the compiled engine on rows of (arrived, prompt, output)."""
     arrived, prompt, output = (np.array(column) for column in zip(*rows, strict=True))
     options["recompute"] = options.pop("progress", "reset") == "recompute"
@@ -88,16 +90,17 @@ def compare(policy: str, params: dict[str, Any], budgets: list[int] | None = Non
 
 @settings(max_examples=400)
 @given(b=decimal, **common)
-@example(
-    b="0.29", rows=[(0.0, 1, 3)] * 6, capacity=30, slots=None, victims="lifo", progress="reset", block_size=1
-)
+@example(b="0.29", rows=[(0.0, 1, 3)] * 6, capacity=30, slots=None, victims="lifo", progress="reset", block_size=1)
 def test_flow_control_credit(b, **case):
     compare("flow-control", {"b": b}, **case)
 
 
 @settings(max_examples=300)
 @given(
-    law=st.sampled_from(["bernoulli", "poisson", "uniform"]), half=st.integers(1, 9), seed=st.integers(0, 2**40), **common
+    law=st.sampled_from(["bernoulli", "poisson", "uniform"]),
+    half=st.integers(1, 9),
+    seed=st.integers(0, 2**40),
+    **common,
 )
 def test_flow_control_random_budgets(law, half, seed, **case):
     b = Fraction(half, 10) if law == "bernoulli" else Fraction(half, 2)
@@ -171,7 +174,9 @@ def test_projection_policies(policy, errors, **case):
 
 
 @settings(max_examples=150)
-@given(policy=st.sampled_from(["mc", "mc-sf", "a-max", "a-min"]), beta=probability, seed=st.integers(0, 2**40), **common)
+@given(
+    policy=st.sampled_from(["mc", "mc-sf", "a-max", "a-min"]), beta=probability, seed=st.integers(0, 2**40), **common
+)
 def test_projection_policies_with_beta_victims(policy, beta, seed, **case):
     predictions = [1 + i % 4 for i in range(len(case["rows"]))]
     word = int(stream(seed, "trace", 0, "policy").random_raw())

@@ -60,7 +60,7 @@ def held(tokens, block):  # type: ignore[no-untyped-def]
     """Cache taken by ``tokens`` tokens in blocks of ``block`` (None: single tokens)."""
     if block is None:
         return tokens
-    else:  # noqa: RET505  (Numba prunes the dead branch only in this form)
+    else:
         return (tokens + block - 1) // block * block
 
 
@@ -85,7 +85,7 @@ def still_expected(pool, p, expecting, recompute):  # type: ignore[no-untyped-de
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def advance(  # type: ignore[no-untyped-def]  # noqa: C901
+def advance(  # type: ignore[no-untyped-def]
     pol, vic, block, pool, state, draws, counts, prompts, outputs, cells, expectations, record, usage,
     t0, M, reject_above, buckets, ring, last_arrival, warm, patience, endless, recompute, sorted_by_expected,
 ):  # fmt: skip

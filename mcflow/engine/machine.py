@@ -42,7 +42,6 @@ BLOCK, SMALLEST_BLOCK = 4096, 64
 BATCHES = 128
 
 
-
 #: Slots that serving the rest may take at least, before a drained run is cut off.
 LONGEST_DRAIN = 1_000_000
 

@@ -52,7 +52,9 @@ def figure(dataset: xr.Dataset, kind: str | None = None, x: str | None = None, y
     vary = varying(dataset)
     if x is None:
         if len(vary) > 1:
-            raise InputError(f"several axes vary ({', '.join(vary)}); choose one and select values of the others", where="--x")
+            raise InputError(
+                f"several axes vary ({', '.join(vary)}); choose one and select values of the others", where="--x"
+            )
         if not axes:
             raise InputError("the experiment has no axis to plot against; use mcflow show", where="--x")
         x = vary[0] if vary else axes[0]

@@ -19,6 +19,8 @@ PANELS = (
     ("token_throughput_completed", "tokens of completed requests per slot"),
 )
 
+STUCK = [estimate.LIVELOCK, estimate.BLOCKED]
+
 
 def draw(dataset: xr.Dataset, x: str, y: str | None = None) -> Any:
     """Bars by policy, in groups by the values of ``x``, with 95 % intervals.
@@ -35,22 +37,25 @@ def draw(dataset: xr.Dataset, x: str, y: str | None = None) -> Any:
     groups = dataset[x].values
     figure, axes = new_figure(11.0, 7.0, 2, 2)
     width = 0.84 / len(labels)
+    shown = np.where(np.isin(summary["stability"].values, STUCK), np.nan, summary["latency_mean"].values)
+    axis_floor = float(np.nanmin(shown) / 2) if np.isfinite(shown).any() else 1.0
     share = (summary["unfinished"] / summary["arrived"]).values
     for axis, (name, title) in zip(axes.flat, PANELS, strict=True):
         for at, label in enumerate(labels):
             mean, half = summary[name].values[at], np.nan_to_num(summary[f"{name}_half_width"].values[at])
-            stuck = np.isin(summary["stability"].values[at], [estimate.LIVELOCK, estimate.BLOCKED])
+            stuck = np.isin(summary["stability"].values[at], STUCK)
             if name.startswith("latency"):
                 mean = np.where(stuck, np.nan, mean)
             place = np.arange(len(groups)) - 0.42 + width * (at + 0.5)
             axis.bar(
-                place, mean, width * 0.92, yerr=half, color=COLOURS[at % len(COLOURS)], label=label, capsize=1.5,
-                error_kw={"elinewidth": 0.8}, hatch="//" if at >= len(COLOURS) else None, edgecolor="white", linewidth=0,
+                place, mean, width * 0.92, yerr=half, color=COLOURS[at % len(COLOURS)], label=label,
+                capsize=1.5, error_kw={"elinewidth": 0.8}, hatch="//" if at >= len(COLOURS) else None,
+                edgecolor="white", linewidth=0,
             )  # fmt: skip
             if name.startswith("latency"):
                 for i in range(len(groups)):
                     if stuck[i]:
-                        text, height = str(summary["stability"].values[at][i]), 0.0
+                        text, height = str(summary["stability"].values[at][i]), axis_floor
                     else:
                         text, height = f"{100 * share[at][i]:.0f} %", float(mean[i] + half[i])
                     axis.annotate(
@@ -67,11 +72,16 @@ def draw(dataset: xr.Dataset, x: str, y: str | None = None) -> Any:
         axis.set_xticks(np.arange(len(groups)), [f"{value:g}" for value in groups])
         axis.set_title(title, fontsize=9)
         axis.grid(axis="x", visible=False)
-        axis.margins(y=0.14)
+        if name.startswith("latency"):
+            axis.set_yscale("log")
+            axis.set_ylim(axis_floor, max(float(np.nanmax(summary["latency_p95"].values)), axis_floor) * 4)
+        else:
+            axis.margins(y=0.08)
     for axis in axes[1]:
         axis.set_xlabel(axis_name(x))
-    handles, names = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=min(len(labels), 5))
+    entries = dict(zip(*axes[0, 0].get_legend_handles_labels()[::-1], strict=True))
+    names = [*labels, *(name for name in entries if name not in labels)]
+    figure.legend([entries[name] for name in names], names, loc="outside lower center", ncols=min(len(labels), 5))
     note = "drained: all requests" if dataset.attrs.get("drain", 0) else "of finished requests"
     figure.suptitle(
         f"{dataset.attrs['name']}: latency {note}, throughput at the horizon, 95 % intervals; "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,7 +36,8 @@ def draw(dataset: xr.Dataset, x: str, y: str | None = None) -> Any:
     lowest = 1.0
     for axis, members in zip(axes[0], panels, strict=True):
         labels = [str(dataset["policy"].values[at]) for at in members]
-        prefix = os.path.commonprefix(labels).rpartition(",")[0] if len(panels) > 1 and len(labels) > 1 else ""
+        heads = {label.rpartition(",")[0] for label in labels}  # "credit, saturated", "credit, algorithm 2"
+        prefix = heads.pop() if len(heads) == 1 and len(panels) > 1 else ""
         for style, (at, label) in enumerate(zip(members, labels, strict=True)):
             row, short = summary.isel(policy=at), label.removeprefix(f"{prefix},").strip()
             lowest = min(lowest, _measured(axis, row, short, x, style))
@@ -47,9 +47,13 @@ def draw(dataset: xr.Dataset, x: str, y: str | None = None) -> Any:
         axis.set_yscale("log")
     axes[0, 0].set_ylabel("P(overflow in a slot)")
     axes[0, 0].set_ylim(max(lowest / 3, LOWEST), 1.5)
-    entries = {label: handle for axis in axes[0] for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    entries = {
+        label: handle for axis in axes[0] for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
+    }
     theory = [label for label, *_ in THEORY.values()]
-    entries = {label: entries[label] for label in sorted(entries, key=lambda label: (label in theory, label.partition(":")))}
+    entries = {
+        label: entries[label] for label in sorted(entries, key=lambda label: (label in theory, label.partition(":")))
+    }
     figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=2 if len(panels) == 1 else 4)
     figure.suptitle(f"{dataset.attrs['name']}: overflow probability, 95 % intervals", fontsize=10)
     return figure

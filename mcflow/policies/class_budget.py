@@ -65,11 +65,11 @@ class ClassBudget(NamedTuple):
         """Budgets of every class and slot; fractional ones follow the credit rule."""
         return np.column_stack([Budget.of(b).draw(first, count) for b in params.b])
 
-    def begin(pol, t, draws, i):  # type: ignore[no-untyped-def]  # noqa: N805
+    def begin(pol, t, draws, i):  # type: ignore[no-untyped-def]
         for k in range(len(pol.left)):
             pol.left[k] = draws[i, k]
 
-    def admit(pol, t, k, l, expected, need, U, n, M):  # type: ignore[no-untyped-def]  # noqa: E741, N805
+    def admit(pol, t, k, l, expected, need, U, n, M):  # type: ignore[no-untyped-def]  # noqa: E741
         if pol.left[k] <= 0:
             return SKIP
         pol.left[k] -= 1

@@ -65,10 +65,10 @@ class FlowControl(NamedTuple):
         """An endless supply offers as many as the budget can start."""
         return draws[:, 0]
 
-    def begin(pol, t, draws, i):  # type: ignore[no-untyped-def]  # noqa: N805
+    def begin(pol, t, draws, i):  # type: ignore[no-untyped-def]
         pol.left[0] = draws[i, 0]
 
-    def admit(pol, t, k, l, expected, need, U, n, M):  # type: ignore[no-untyped-def]  # noqa: E741, N805
+    def admit(pol, t, k, l, expected, need, U, n, M):  # type: ignore[no-untyped-def]  # noqa: E741
         if pol.left[0] <= 0:
             return STOP
         pol.left[0] -= 1

@@ -44,8 +44,8 @@ class Greedy(NamedTuple):
         """Return the state."""
         return Greedy(greedy_limit(params, setting))
 
-    def admit(pol, t, k, l, expected, need, U, n, M):  # type: ignore[no-untyped-def]  # noqa: E741, N805
+    def admit(pol, t, k, l, expected, need, U, n, M):  # type: ignore[no-untyped-def]  # noqa: E741
         return ADMIT if U + need <= pol.limit else STOP
 
-    def fits(pol, l, expected, need, M):  # type: ignore[no-untyped-def]  # noqa: E741, N805
+    def fits(pol, l, expected, need, M):  # type: ignore[no-untyped-def]  # noqa: E741
         return need <= pol.limit

@@ -39,7 +39,8 @@ def read_histogram(path: str | Path, name: str | None = None) -> LengthLaw:
         bad = np.flatnonzero(~(np.isfinite(numbers) & (numbers == np.floor(numbers)) & (numbers >= 0)))
         if len(bad):
             raise InputError(
-                f"must be a whole number >= 0, got {table[column].iloc[bad[0]]!r}", where=f"{where}: row {bad[0] + 1}, {column}"
+                f"must be a whole number >= 0, got {table[column].iloc[bad[0]]!r}",
+                where=f"{where}: row {bad[0] + 1}, {column}",
             )
     l0, l1, o0, o1, count = (np.ascontiguousarray(table[column], dtype=np.int64) for column in COLUMNS)
     try:

@@ -43,7 +43,9 @@ class Predictions:
     def check(self, use: str) -> None:
         """Raise InputError if a policy that uses ``use`` cannot work with this."""
         if self.kind == "noise" and use != "prediction":
-            raise InputError(f"this policy uses {use} bounds, but predictions of kind noise have none; use kind interval")
+            raise InputError(
+                f"this policy uses {use} bounds, but predictions of kind noise have none; use kind interval"
+            )
 
     def longest(self, least: int, most: int, capacity: int) -> int:
         """Bound on any expectation (tokens), for outputs from ``least`` to ``most``."""

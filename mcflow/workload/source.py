@@ -41,7 +41,9 @@ class Source(Protocol):
 class LengthStream:
     """Lengths drawn from a law, in the order of arrival, in whatever portions are asked for."""
 
-    def __init__(self, law: LengthLaw, seed: int, key: str, replication: int, expect: Expectation | None = None) -> None:
+    def __init__(
+        self, law: LengthLaw, seed: int, key: str, replication: int, expect: Expectation | None = None
+    ) -> None:
         self._bits = stream(seed, key, replication, "lengths")
         self._expect = expect
         self._small = law.points and len(law.weight) <= SMALL
@@ -120,7 +122,9 @@ class EndlessSource:
 
     last_arrival = NEVER
 
-    def __init__(self, law: LengthLaw, seed: int, key: str, replication: int, expect: Expectation | None = None) -> None:
+    def __init__(
+        self, law: LengthLaw, seed: int, key: str, replication: int, expect: Expectation | None = None
+    ) -> None:
         self.max_output = law.max_output
         self.lengths = LengthStream(law, seed, key, replication, expect).lengths
 

@@ -292,9 +292,7 @@ def _recognise(names: list[str], where: str) -> Format:
 
     def likeness(fmt: Format) -> float:
         def best(need: str) -> float:
-            return max(
-                (difflib.SequenceMatcher(None, _fold(need), name[:40]).ratio() for name in found), default=0.0
-            )
+            return max((difflib.SequenceMatcher(None, _fold(need), name[:40]).ratio() for name in found), default=0.0)
 
         return sum(map(best, fmt.columns)) / len(fmt.columns)
 
@@ -386,9 +384,7 @@ def _decimal(cell: Any) -> Decimal | None:
     return value if value.is_finite() else None
 
 
-def _rebase(
-    stamps: np.ndarray, cells: list[Any], fmt: Format, dated: bool, unit: str
-) -> tuple[np.ndarray, list[str]]:
+def _rebase(stamps: np.ndarray, cells: list[Any], fmt: Format, dated: bool, unit: str) -> tuple[np.ndarray, list[str]]:
     """Count from the first arrival where the clock does not start with the trace."""
     earliest = int(stamps.argmin())
     first = stamps[earliest] / UNITS[unit]
