@@ -127,12 +127,12 @@ class YamlFile:
         place = tuple(
             int(part) if re.fullmatch(r"[0-9]{1,9}", part) else part for part in re.split(r"[.\[\]]+", key.rstrip("]"))
         )
-        holder = self.data
+        holder: Any = self.data
         for part in place[:-1]:
             if (isinstance(holder, dict) and part in holder) or (
                 isinstance(holder, list) and isinstance(part, int) and part < len(holder)
             ):
-                holder = holder[part]
+                holder = holder[part]  # type: ignore[index]
             else:
                 raise InputError(f"{dotted(place[:-1])} is not in {self.name}", where=option)
         last = place[-1]

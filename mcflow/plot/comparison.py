@@ -64,10 +64,11 @@ def draw(dataset: xr.Dataset, x: str, y: str | None = None) -> Any:
                     )  # fmt: skip
         if name == "latency_mean" and "hindsight_bound" in dataset:
             bound = dataset["hindsight_bound"].mean("replication").values
+            known = dataset["hindsight_bound"].notnull().sum("replication").max()
             places = np.arange(len(groups))
             axis.hlines(
                 bound, places - 0.46, places + 0.46, color="black", linewidth=1.6, zorder=4,
-                label="hindsight: certified lower bound",
+                label=f"hindsight: certified lower bound ({int(known)} replications)",
             )  # fmt: skip
         axis.set_xticks(np.arange(len(groups)), [f"{value:g}" for value in groups])
         axis.set_title(title, fontsize=9)
@@ -81,7 +82,7 @@ def draw(dataset: xr.Dataset, x: str, y: str | None = None) -> Any:
         axis.set_xlabel(axis_name(x))
     entries = dict(zip(*axes[0, 0].get_legend_handles_labels()[::-1], strict=True))
     names = [*labels, *(name for name in entries if name not in labels)]
-    figure.legend([entries[name] for name in names], names, loc="outside lower center", ncols=min(len(labels), 5))
+    figure.legend([entries[name] for name in names], names, loc="outside lower center", ncols=min(len(names), 6))
     note = "drained: all requests" if dataset.attrs.get("drain", 0) else "of finished requests"
     figure.suptitle(
         f"{dataset.attrs['name']}: latency {note}, throughput at the horizon, 95 % intervals; "
