@@ -58,8 +58,8 @@ def _dask_client(jobs: int, scheduler: str | None) -> Any:
         raise InputError("needs the extra dask: pip install 'mcflow[dask]'", where="--backend dask") from None
     try:
         if scheduler is not None:
-            return Client(scheduler, timeout=30)  # type: ignore[no-untyped-call]
+            return Client(scheduler, timeout=30)
         workers = os.cpu_count() if jobs == -1 else jobs
-        return Client(n_workers=workers, threads_per_worker=1, dashboard_address=None)  # type: ignore[no-untyped-call]
+        return Client(n_workers=workers, threads_per_worker=1, dashboard_address=None)
     except (OSError, ValueError, TimeoutError) as error:
         raise InputError(f"no Dask scheduler there: {error}", where="--scheduler") from None

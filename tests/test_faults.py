@@ -278,6 +278,9 @@ EXPERIMENTS: dict[str, tuple[str, str, str, str]] = {
     "beta of two": (POLICY, "{name: flow-control, b: 2, victims: beta, beta: 2}", "x.yaml:13:47: policies[0].beta", "got 2"),
     "beta of a list": (POLICY, "{name: flow-control, b: 2, victims: beta, beta: [1]}", "x.yaml:13:47: policies[0].beta", "number"),
     "ascending without a prediction": (POLICY, "{name: flow-control, b: 2, victims: ascending}", "x.yaml:13:32: policies[0].victims", "output length"),
+    "hindsight of more than there is": (RUN, "{slots: 200, replications: 2, drain: true}\nhindsight: 3", "x.yaml:17:1: hindsight", "replications"),
+    "hindsight of a run that is not drained": (RUN, f"{RUN}\nhindsight: 1", "x.yaml:17:1: hindsight", "drain"),
+    "negative hindsight": (RUN, f"{RUN}\nhindsight: -1", "x.yaml:17:1: hindsight", "0"),
     "drain of text": (RUN, "{slots: 200, drain: perhaps}", "x.yaml:16:19: run.drain", "bool"),
     # lengths in files
     "trace that is not there": (LENGTHS, "    {kind: trace, file: absent.csv}\n", "x.yaml:5:3: workload.lengths: absent.csv", "no such file"),
@@ -319,7 +322,7 @@ EXPERIMENTS: dict[str, tuple[str, str, str, str]] = {
 #: Names of axes that collide with what a dataset holds, or that are no names.
 AXIS_NAMES = [
     "policy", "replication", "capacity", "budget", "slots", "load", "warmup", "verdict", "victims", "progress",
-    "supply", "policy_name", "''", "' '", "'.'", "'..'", "a/b", "zarr.json",
+    "supply", "policy_name", "stability", "overflow_few", "latency_mean_half_width", "''", "' '", "'.'", "'..'", "a/b", "zarr.json",
 ]  # fmt: skip
 
 
@@ -535,9 +538,9 @@ def test_bad_options_of_theory(folder: Path, words: list[str], place: str) -> No
             "number",
         ),
         (
-            "lengths: {kind: classes, classes: [{prompt: 1, output: 1, weight: {from: load, capacity: 1, load: 1}}]}",
+            "lengths: {kind: classes, classes: [{prompt: 1, output: 1, weight: {axis: x}}]}",
             "w.yaml:1:",
-            "",
+            "axis 'x'",
         ),
         ("lengths: {kind: classes, classes: [{prompt: 1, output: 1, rate: {axis: x}}]}", "w.yaml:1:", "axis 'x'"),
         ("arivals: {rate: 1}\nlengths: {kind: rows, rows: [[1, 1]]}", "w.yaml:1:1: arivals", "did you mean arrivals?"),
