@@ -16,7 +16,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from mcflow.errors import InputError
-from mcflow.exact import Exact, exact, number
+from mcflow.exact import Exact, exact, shown
 
 Law = Literal["constant", "credit", "bernoulli", "poisson", "uniform"]
 LAWS: tuple[str, ...] = get_args(Law)
@@ -53,17 +53,17 @@ class Budget:
         if law not in LAWS:
             raise InputError(f"unknown budget law {law!r}; known: {', '.join(LAWS)}")
         if b <= 0:
-            raise InputError(f"must be > 0, got {number(b)}")
+            raise InputError(f"must be > 0, got {shown(b)}")
         if b > LARGEST:
-            raise InputError(f"must be <= {LARGEST} requests a slot, got {number(b)}")
+            raise InputError(f"must be <= {LARGEST} requests a slot, got {shown(b)}")
         if law == "credit" and b.denominator == 1:
             law = "constant"
         if law == "constant" and b.denominator != 1:
-            raise InputError(f"a constant budget must be whole, got {number(b)}; use law credit")
+            raise InputError(f"a constant budget must be whole, got {shown(b)}; use law credit")
         if law == "bernoulli" and b > 1:
-            raise InputError(f"a Bernoulli budget must be <= 1, got {number(b)}")
+            raise InputError(f"a Bernoulli budget must be <= 1, got {shown(b)}")
         if law == "uniform" and (2 * b).denominator != 1:
-            raise InputError(f"a uniform budget on 0..2b needs a whole 2b, got b = {number(b)}")
+            raise InputError(f"a uniform budget on 0..2b needs a whole 2b, got b = {shown(b)}")
         return cls(law, b)
 
     @property

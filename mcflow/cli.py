@@ -97,8 +97,8 @@ def run(
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget earlier results of this experiment.")] = False,
 ) -> None:
     """Run an experiment: simulate what is missing, then tables, dataset and figures."""
+    from mcflow.experiment import Experiment
     from mcflow.progress import Bar
-    from mcflow.spec import Experiment
     from mcflow.sweep import run_experiment
 
     loaded = Experiment(experiment, set_)
@@ -140,9 +140,9 @@ def simulate(
     """Simulate one run, of a trace or of a workload."""
     from mcflow import frames, report
     from mcflow.commands import simulate_once
+    from mcflow.outputs import check_outputs
 
-    for target in (requests, usage):
-        frames.check_writable(target)
+    check_outputs(requests, usage, inputs=(trace, workload))
     outcome, messages = simulate_once(
         capacity=capacity, policy=policy, param=param or [], trace=trace, workload=workload, time_unit=time_unit,
         slots=slots, default_slots=DEFAULT_SLOTS, seed=seed, block_size=block_size, progress=progress,
@@ -252,9 +252,10 @@ def export(
     results: Dataset, output: Annotated[Path, typer.Argument(help="NetCDF file, OUT.nc.", show_default=False)]
 ) -> None:
     """Write a dataset as NetCDF-4."""
-    from mcflow import frames, store
+    from mcflow import store
+    from mcflow.outputs import check_outputs
 
-    frames.check_writable(output)
+    check_outputs(output)
     store.export(store.load(results), output)
     print(output)
 

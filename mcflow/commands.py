@@ -13,12 +13,16 @@ from mcflow import policies
 from mcflow.budget import Budget
 from mcflow.errors import InputError
 from mcflow.exact import exact
+from mcflow.experiment import WorkloadFile
 from mcflow.policies.contract import Policy, PolicyParams
 from mcflow.policies.victims import VICTIMS
 from mcflow.scenario import LARGEST_CAPACITY, Scenario
 from mcflow.simulate import Outcome, simulate, simulate_trace
-from mcflow.spec import WorkloadFile, readable
+from mcflow.spec import readable
 from mcflow.workload.trace import read_trace
+
+#: Most slots of a trajectory.
+MOST_ROWS = 50_000_000
 
 #: Most slots of one run; beyond it somebody mistook a unit.
 LONGEST = 10**12
@@ -137,6 +141,8 @@ def simulate_once(
     if victims == "ascending" and params.uses is None:
         raise InputError("ascending needs a policy that expects an output length", where="--victims")
     recompute = progress == "recompute"
+    if keep_usage and workload is not None:
+        _check_rows(slots or default_slots)
     if workload is not None:
         if time_unit is not None:
             raise InputError("goes with --trace only", where="--time-unit")
@@ -161,6 +167,10 @@ def simulate_once(
             "lengths: {kind: trace, file: ...}",
             where=str(trace),
         )
+    if keep_usage:
+        last = int(min(rows.arrived.max(), 2**53))
+        if last < 2**53:
+            _check_rows(last if slots is None else min(last, slots))
     try:
         outcome = simulate_trace(
             policy, params, arrived=rows.arrived, prompt=rows.prompt, output=rows.output, ident=rows.row,
@@ -170,6 +180,14 @@ def simulate_once(
     except InputError as error:
         raise error.at(str(trace)) from None
     return outcome, [*rows.notices, *_rejections(outcome, capacity)]
+
+
+def _check_rows(slots: int) -> None:
+    """A trajectory has a row a slot: refuse one that memory cannot hold."""
+    if slots > MOST_ROWS:
+        raise InputError(
+            f"would have a row for each of {slots:,} slots; give --slots below {MOST_ROWS:,}", where="--usage"
+        )
 
 
 def _rejections(outcome: Outcome, capacity: int) -> list[str]:

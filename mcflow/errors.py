@@ -26,3 +26,7 @@ class InputError(ValueError):
 
 class RunError(RuntimeError):
     """A run that could not finish through no fault of its input. The CLI exits with 1."""
+
+
+class WorkerLost(RunError):  # noqa: N818
+    """A worker was killed; what it was doing can be tried again."""

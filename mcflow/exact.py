@@ -14,6 +14,9 @@ from mcflow.errors import InputError
 #: Significant decimals kept of a derived or spaced number, so that 0.15000000000000002 is 0.15.
 DIGITS = 12
 
+#: Largest exponent of a decimal: beyond it, writing the number out would take for ever.
+LARGEST_EXPONENT = 10_000
+
 Exact = int | float | str | Fraction
 
 
@@ -29,12 +32,27 @@ def exact(value: Exact) -> Fraction:
         return value
     if isinstance(value, bool):
         raise InputError(f"must be a number, got {value}")
+    if not isinstance(value, int | float | str):
+        raise InputError(f"must be a number, got {value!r}")
     try:
         if isinstance(value, str):
-            return Fraction(value.strip().replace("_", ""))
+            text = value.strip().replace("_", "")
+            _, letter, exponent = text.lower().partition("e")
+            if letter and abs(int(exponent)) > LARGEST_EXPONENT:
+                raise ValueError
+            return Fraction(text)
         return Fraction(value) if isinstance(value, int) else Fraction(repr(float(value)))
     except (ValueError, OverflowError, ZeroDivisionError):
-        raise InputError(f"must be a finite number, got {value}") from None
+        raise InputError(f"must be a finite number, got {str(value)[:40]}") from None
+
+
+def shown(value: Fraction) -> str:
+    """A short decimal form for messages, of numbers beyond floats too."""
+    try:
+        return f"{float(value):g}"
+    except OverflowError:
+        digits = int((value.numerator.bit_length() - value.denominator.bit_length()) * 0.30103)
+        return f"{'-' if value < 0 else ''}1e+{digits} or so"
 
 
 def rounded(value: float | Fraction) -> Fraction:

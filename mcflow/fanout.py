@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mcflow.errors import InputError, RunError
+from mcflow.errors import InputError, WorkerLost
 from mcflow.tasks import Task, warm_up, work
 
 BACKENDS = {"loky": "loky", "threads": "threading", "dask": "dask"}
@@ -25,7 +25,7 @@ def fan_out(tasks: list[Task], jobs: int, backend: str, scheduler: str | None) -
 
     Raises
     ------
-    RunError
+    WorkerLost
         If a worker was killed.
     """
     from joblib import Parallel, delayed, parallel_config
@@ -48,7 +48,7 @@ def fan_out(tasks: list[Task], jobs: int, backend: str, scheduler: str | None) -
         yield from parallel(delayed(work)(task, orphans) for task in tasks)
     except TerminatedWorkerError as error:
         get_reusable_executor().shutdown(wait=True, kill_workers=True)
-        raise RunError(f"a worker was killed: {str(error).splitlines()[0]}") from error
+        raise WorkerLost(f"a worker was killed: {str(error).splitlines()[0]}") from error
 
 
 def _dask_client(jobs: int, scheduler: str | None) -> Any:

@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from mcflow.engine.state import USAGE_COLUMNS
-from mcflow.errors import InputError
+from mcflow.outputs import replacing
 from mcflow.simulate import Outcome
-
-
-def check_writable(target: Path | None) -> None:
-    """Refuse a target that cannot be written, before any work is done.
-
-    Raises
-    ------
-    InputError
-        If its folder is missing or not writable, or it is a folder itself.
-    """
-    if target is None:
-        return
-    folder = target.parent
-    if target.is_dir():
-        raise InputError("is a folder; give a file", where=str(target))
-    if not folder.is_dir():
-        raise InputError(f"cannot be written: there is no folder {folder}", where=str(target))
-    if not os.access(folder, os.W_OK) or (target.exists() and not os.access(target, os.W_OK)):
-        raise InputError("cannot be written: permission denied", where=str(target))
 
 
 def write_requests(outcome: Outcome, target: Path) -> None:
@@ -68,11 +48,5 @@ def _or_empty(values: np.ndarray) -> pd.Series:
 
 
 def _write(table: pd.DataFrame, target: Path) -> None:
-    temporary = target.with_name(target.name + ".tmp")
-    try:
+    with replacing(target) as temporary:
         table.to_csv(temporary, index=False, lineterminator="\n")
-        os.replace(temporary, target)
-    except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror or error}", where=str(target)) from None
-    finally:
-        temporary.unlink(missing_ok=True)

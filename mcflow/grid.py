@@ -13,15 +13,15 @@ from pydantic import ValidationError
 
 from mcflow import policies
 from mcflow.errors import InputError
-from mcflow.exact import number
+from mcflow.exact import shown
+from mcflow.experiment import Experiment
 from mcflow.quantity import AxisRef, Derived, evaluate
-from mcflow.scenario import LARGEST_CAPACITY, Scenario, automatic_warmup, setting_of
-from mcflow.spec import Experiment, PolicySpec, readable
+from mcflow.scenario import LARGEST_CAPACITY, LARGEST_RATE, Scenario, automatic_warmup, setting_of
+from mcflow.spec import PolicySpec, readable
 from mcflow.workload.predictions import Predictions
 from mcflow.yamlfile import Place
 
 LARGEST_GRID = 1_000_000
-LARGEST_RATE = 1_000_000
 LARGEST_BLOCK = 65_536
 LONGEST_RUN = 10**12
 
@@ -82,32 +82,32 @@ class _Cell:
             spaced = not isinstance(self.experiment.spec.axes[quantity.axis], list)
             place = ("axes", quantity.axis) if spaced else ("axes", quantity.axis, at)
         elif isinstance(quantity, Derived) and self.values:
-            shown = ", ".join(f"{name} = {number(value):g}" for name, value in self.values.items())
-            message += f" (at {shown})"
+            at_values = ", ".join(f"{name} = {shown(value)}" for name, value in self.values.items())
+            message += f" (at {at_values})"
         return self.experiment.error(place, message)
 
     def value(self, quantity: Any, place: Place) -> Fraction:
         """Evaluate, turning a form's complaint into an error with a place."""
         try:
             return evaluate(quantity, self.values, self.mean_workload)
-        except (InputError, ZeroDivisionError) as error:
-            message = getattr(error, "message", "divides by zero")
+        except (InputError, ZeroDivisionError, OverflowError) as error:
+            message = getattr(error, "message", "is beyond all bounds")
             raise self.error(quantity, place, message) from None
 
     def whole(self, quantity: Any, place: Place, most: int) -> int:
         """A whole number from 1 to ``most``."""
         value = self.value(quantity, place)
         if value.denominator != 1:
-            raise self.error(quantity, place, f"must be a whole number, got {float(value):g}")
+            raise self.error(quantity, place, f"must be a whole number, got {shown(value)}")
         self.positive(value, quantity, place, most)
         return int(value)
 
     def positive(self, value: Fraction, quantity: Any, place: Place, most: int) -> None:
         """Check 0 < value <= most."""
         if value <= 0:
-            raise self.error(quantity, place, f"must be > 0, got {number(value):g}")
+            raise self.error(quantity, place, f"must be > 0, got {shown(value)}")
         if value > most:
-            raise self.error(quantity, place, f"must be <= {most}, got {number(value):g}")
+            raise self.error(quantity, place, f"must be <= {most}, got {shown(value)}")
 
     def rate(self) -> Fraction:
         """Total arrival rate."""
@@ -135,10 +135,13 @@ class _Cell:
             return policies.get(entry.name).params.model_validate(resolved)
         except ValidationError as error:
             problem = error.errors(include_input=False, include_url=False)[0]
-            loc = problem["loc"] or tuple(name for name in list(entry.params)[:1])
+            loc: list[Any] = [part for part in problem["loc"] if part in entry.params or isinstance(part, int)]
+            loc = loc or list(entry.params)[:1]
             quantity: Any = entry.params
             for part in loc:  # an error may lie deeper than what the user wrote
-                quantity = quantity[part] if isinstance(quantity, dict | list) else quantity  # type: ignore[index]
+                inside = isinstance(quantity, dict) and part in quantity
+                inside = inside or (isinstance(quantity, list) and isinstance(part, int) and part < len(quantity))
+                quantity = quantity[part] if inside else quantity
             raise self.error(quantity, (*place, *loc), readable(problem)) from None
 
     def scenario(self, i: int) -> Scenario:
@@ -204,6 +207,6 @@ class _Cell:
                 if not 0 <= value <= (1 if name == "width" else 10):
                     most = 1 if name == "width" else 10
                     place = ("workload", "predictions", name)
-                    raise self.error(quantity, place, f"must be from 0 to {most}, got {number(value):g}")
+                    raise self.error(quantity, place, f"must be from 0 to {most}, got {shown(value)}")
                 values[name] = float(value)
         return Predictions(spec.kind, **values)

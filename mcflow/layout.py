@@ -12,10 +12,10 @@ import numpy as np
 import mcflow
 from mcflow import policies, schema
 from mcflow.exact import number
+from mcflow.experiment import Experiment
 from mcflow.grid import Point
 from mcflow.quantity import plain
 from mcflow.scenario import Scenario, results_hash
-from mcflow.spec import Experiment
 from mcflow.theory.capacity import class_budgets, class_rates
 
 

@@ -20,6 +20,9 @@ from mcflow.workload.predictions import Predictions
 #: Largest cache: token counts of one request must fit 32 bits.
 LARGEST_CAPACITY = 2**31 - 2
 
+#: Largest arrival rate, requests a slot.
+LARGEST_RATE = 1_000_000
+
 #: Largest number of distinct pairs that are still taken for classes.
 MOST_CLASSES = 100_000
 

@@ -9,24 +9,23 @@ from __future__ import annotations
 import difflib
 import math
 from fractions import Fraction
-from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from mcflow import policies
 from mcflow.errors import InputError
 from mcflow.exact import exact, rounded
 from mcflow.policies.victims import VICTIMS
-from mcflow.quantity import AxisRef, Derived, QuantityField, axes_of, parse, plain
-from mcflow.schema import VARIABLES
-from mcflow.workload.lengths import LengthLaw
-from mcflow.workload.predictions import Predictions
-from mcflow.yamlfile import Place, YamlFile
+from mcflow.quantity import QuantityField, parse
+from mcflow.workload.lengths import LONGEST
 
 #: Names that the dataset gives to coordinates of its own.
-TAKEN = ("policy", "replication", "policy_name", "victims", "progress", "supply")
+TAKEN = (
+    "policy", "replication", "policy_name", "victims", "progress", "supply", "stability", "overflow_few",
+    "overflow_probability_limit",
+)  # fmt: skip
 
 Victims = Literal["lifo", "all", "none", "ascending", "beta"]
 
@@ -58,6 +57,29 @@ def unknown_key(key: str, known: list[str]) -> PydanticCustomError:
     return PydanticCustomError("unknown_key", "unknown key; {hint}", {"key": key, "hint": hint})
 
 
+def _no_switch(value: Any) -> Any:
+    """YAML's yes and true are not numbers."""
+    if isinstance(value, bool):
+        raise PydanticCustomError("switch", "must be a whole number, got {v}", {"v": str(value).lower()})
+    return value
+
+
+Whole = Annotated[int, BeforeValidator(_no_switch)]
+Tokens = Annotated[int, Field(ge=0, le=LONGEST, strict=True)]
+RowTokens = Annotated[int, Field(le=LONGEST, strict=True)]
+OutputTokens = Annotated[int, Field(ge=1, le=LONGEST, strict=True)]
+
+
+def _seed(value: Any) -> Any:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63:
+        return value
+    raise PydanticCustomError(
+        "seed",
+        "must be a whole number (integer) >= 0 and < {most}, got {v}",
+        {"most": str(2**63), "v": str(value)[:40]},
+    )
+
+
 class ArrivalsSpec(Strict):
     """Arrivals per slot: Poisson, all classes together."""
 
@@ -68,8 +90,8 @@ class ArrivalsSpec(Strict):
 class ClassSpec(Strict):
     """One class: prompt and output in tokens; weight, or its own rate in requests a slot."""
 
-    prompt: Annotated[int, Field(ge=0, le=2**24, strict=True)]
-    output: Annotated[int, Field(ge=1, le=2**24, strict=True)]
+    prompt: Tokens
+    output: OutputTokens
     weight: QuantityField | None = None
     rate: QuantityField | None = None
 
@@ -79,7 +101,7 @@ class LengthsSpec(Strict):
 
     kind: Literal["classes", "histogram", "rows", "trace"]
     classes: Annotated[list[ClassSpec], Field(min_length=1)] | None = None
-    rows: Annotated[list[tuple[int, int]], Field(min_length=1)] | None = None
+    rows: Annotated[list[tuple[RowTokens, RowTokens]], Field(min_length=1)] | None = None
     file: str | None = None
     name: str | None = None
 
@@ -165,8 +187,6 @@ class PolicySpec(Strict):
     def _known_keys(cls, data: Any) -> Any:
         if not isinstance(data, dict) or "name" not in data:
             raise PydanticCustomError("mapping", "expected a mapping with name and the policy's parameters", {})
-        if "params" in data:
-            return data
         try:
             entry = policies.get(data["name"])
         except InputError as error:
@@ -245,22 +265,39 @@ class AxisSpec(Strict):
             return [start + i * step for i in range(count)]
         import numpy as np
 
-        if self.linspace is not None:
-            points = np.linspace(*self.linspace)
-        else:
-            assert self.logspace is not None
-            if min(self.logspace[:2]) <= 0:
-                raise InputError("logspace [first, last, count] needs both ends > 0")
-            points = np.geomspace(*self.logspace)
+        ends = (self.linspace or self.logspace or (0, 0))[:2]
+        if not all(math.isfinite(end) for end in ends):
+            raise InputError("ends must be finite numbers")
+        if self.logspace is not None and min(ends) <= 0:
+            raise InputError("logspace [first, last, count] needs both ends > 0")
+        with np.errstate(all="ignore"):
+            points = np.linspace(*self.linspace) if self.linspace is not None else np.geomspace(*self.logspace)  # type: ignore[misc]
+        if not np.isfinite(points).all():
+            raise InputError("values must be finite numbers")
         return [rounded(point) for point in points.tolist()]
+
+
+def _axis(value: Any) -> Any:
+    """A list of values, or a spacing."""
+    if isinstance(value, list):
+        return value
+    if isinstance(value, dict):
+        return AxisSpec.model_validate(value)
+    raise PydanticCustomError("axis", "expected a list, or one of linspace, logspace, range", {})
+
+
+def _warmup(value: Any) -> Any:
+    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+        return value
+    raise PydanticCustomError("warmup_kind", "must be auto or a whole number of slots >= 0, got {v}", {"v": str(value)})
 
 
 class RunSpec(Strict):
     """How long and how often: slots a replication, warm-up slots, replications; serve who is left?"""
 
     slots: QuantityField
-    warmup: Literal["auto"] | Annotated[int, Field(ge=0)] = "auto"
-    replications: Annotated[int, Field(ge=1, le=1_000_000)] = 10
+    warmup: Annotated[Any, BeforeValidator(_warmup)] = "auto"
+    replications: Annotated[Whole, Field(ge=1, le=1_000_000)] = 10
     drain: bool = False
 
     @model_validator(mode="after")
@@ -283,13 +320,13 @@ class ExperimentSpec(Strict):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
     description: str = ""
-    seed: Annotated[int, Field(ge=0, lt=2**63)]
+    seed: Annotated[int, BeforeValidator(_seed)]
     workload: WorkloadSpec
     system: SystemSpec
     policies: Annotated[list[PolicySpec], Field(min_length=1)]
-    axes: dict[str, list[Any] | AxisSpec] = {}
+    axes: dict[str, Annotated[Any, BeforeValidator(_axis)]] = {}
     run: RunSpec
-    hindsight: Annotated[int, Field(ge=0)] = 0
+    hindsight: Annotated[Whole, Field(ge=0)] = 0
     figures: list[FigureSpec] = []
 
     @model_validator(mode="after")
@@ -308,74 +345,6 @@ class ExperimentSpec(Strict):
         }
 
 
-class Loaded:
-    """A validated file together with its text's positions."""
-
-    def __init__(self, file: YamlFile, folder: Path) -> None:
-        self.file = file
-        self.folder = folder
-
-    def error(self, place: Place, message: str) -> InputError:
-        """The user's mistake at a place of the file."""
-        return InputError(message, where=self.file.where(place))
-
-    def validate(self, model: type[Strict], data: Any) -> Any:
-        """Validate ``data`` against a model, turning the first problem into one line."""
-        try:
-            return model.model_validate(data)
-        except ValidationError as error:
-            problem = error.errors(include_input=False, include_url=False)[0]
-            place = [part for part in problem["loc"] if part not in ("list[any]", "AxisSpec", "constrained-int")]
-            context = problem.get("ctx", {})
-            if (
-                problem["type"] in ("unknown_key", "value", "policy", "missing", "supply", "warmup", "hindsight")
-                and "key" in context
-            ):
-                place.append(str(context["key"]))
-            raise self.error(place, readable(problem)) from None
-
-    def law(self, spec: LengthsSpec, place: Place) -> LengthLaw:
-        """Build the length law of a file.
-
-        Raises
-        ------
-        InputError
-            If a referenced file is missing or faulty, or a weight depends on an axis.
-        """
-        from mcflow.workload.files import read_histogram, shipped_histogram
-
-        try:
-            if spec.kind == "classes":
-                assert spec.classes is not None
-                shares = [item.rate if item.rate is not None else item.weight for item in spec.classes]
-                if len({str(plain(share)) for share in shares}) == 1:
-                    shares = [Fraction(1)] * len(shares)
-                if any(isinstance(share, AxisRef | Derived) for share in shares):
-                    raise InputError("rates of classes may follow an axis or a form only if all are the same")
-                fractions = [Fraction(1) if share is None else share for share in shares]
-                if any(share <= 0 for share in fractions):
-                    raise InputError("weights and rates must be > 0")
-                prompts, outputs = zip(*((item.prompt, item.output) for item in spec.classes), strict=True)
-                return LengthLaw.classes(list(prompts), list(outputs), list(fractions))
-            if spec.kind == "rows":
-                assert spec.rows is not None
-                import numpy as np
-
-                rows = np.array(spec.rows, dtype=np.int64)
-                return LengthLaw.rows(rows[:, 0], rows[:, 1])
-            if spec.kind == "histogram" and spec.name is not None:
-                return shipped_histogram(spec.name)
-            path = self.folder / str(spec.file)
-            if spec.kind == "histogram":
-                return read_histogram(path)
-            from mcflow.workload.trace import read_trace
-
-            trace = read_trace(path)
-            return LengthLaw.rows(trace.prompt, trace.output, f"rows of {path.name}")
-        except InputError as error:
-            raise error.at(self.file.where(place)) from None
-
-
 def readable(problem: Any) -> str:
     """One short sentence for a pydantic error."""
     kind, message = problem["type"], str(problem["msg"])
@@ -383,96 +352,6 @@ def readable(problem: Any) -> str:
         return "is missing"
     message = message.removeprefix("Value error, ").replace("Input should be", "must be")
     return message[:1].lower() + message[1:]
-
-
-class Experiment(Loaded):
-    """An experiment file, read and validated.
-
-    Attributes
-    ----------
-    spec : ExperimentSpec
-    lengths : LengthLaw
-    """
-
-    def __init__(self, path: str | Path, overrides: list[str] | None = None) -> None:
-        super().__init__(YamlFile.read(path), Path(path).parent)
-        for assignment in overrides or []:
-            self.file.override(assignment)
-        self.spec: ExperimentSpec = self.validate(ExperimentSpec, self.file.data)
-        self.lengths = self.law(self.spec.workload.lengths, ("workload", "lengths"))
-        self._check_axes()
-        labels = [entry.label for entry in self.spec.policies]
-        for i, label in enumerate(labels):
-            if label in labels[:i]:
-                raise self.error(("policies", i), f"label {label!r} is used twice; give each entry its own label")
-        if self.spec.workload.rates is None and any(entry.supply == "arrivals" for entry in self.spec.policies):
-            raise self.error(("workload",), "no arrival rate; give arrivals: {kind: poisson, rate: ...}")
-
-    def _check_axes(self) -> None:
-        spec = self.spec
-        used = set(axes_of([spec.workload.rates or [], spec.system.capacity, spec.system.block_size]))
-        used |= set(axes_of([[entry.params, entry.beta] for entry in spec.policies]))
-        used |= set(axes_of([spec.workload.predictions.sigma, spec.workload.predictions.width, spec.run.slots]))
-        for name, axis in spec.axes.items():
-            place = ("axes", name)
-            if name in VARIABLES or name in TAKEN:
-                raise self.error(place, "this name is taken by a result of the dataset; choose another")
-            if name not in used:
-                raise self.error(place, "nothing refers to this axis; use it as {axis: " + name + "} or remove it")
-            if isinstance(axis, list):
-                if not axis:
-                    raise self.error(place, "has no values")
-                for i, value in enumerate(axis):
-                    try:
-                        exact(value)
-                    except (InputError, TypeError):
-                        raise self.error((*place, i), f"must be a finite number, got {value!r}") from None
-            else:
-                try:
-                    axis.values()
-                except (InputError, ValueError, OverflowError) as error:
-                    raise self.error(place, getattr(error, "message", str(error))) from None
-        for name in sorted(used - set(spec.axes)):
-            raise self.error(("axes",), f"axis {name!r} is used but not defined")
-        for name, values in spec.axis_values.items():
-            if len(set(values)) < len(values):
-                raise self.error(("axes", name), "a value occurs twice")
-
-
-class WorkloadFile(Loaded):
-    """A ``--workload`` file: what stands under ``workload:``, with numbers in place of axes.
-
-    Attributes
-    ----------
-    lengths : LengthLaw
-    rate : Fraction or None
-        Requests a slot, all classes together.
-    predictions : Predictions
-        What is known of output lengths.
-    """
-
-    def __init__(self, path: str | Path) -> None:
-        super().__init__(YamlFile.read(path), Path(path).parent)
-        data = self.file.data
-        if isinstance(data, dict) and "workload" in data and "lengths" not in data:
-            raise self.error(("workload",), "a workload file holds what stands under workload:, without that key")
-        spec: WorkloadSpec = self.validate(WorkloadSpec, data)
-        for name in axes_of([spec.rates or [], [c.weight for c in spec.lengths.classes or []]]):
-            raise self.error((), f"refers to axis {name!r}; a workload file needs numbers")
-        self.lengths = self.law(spec.lengths, ("lengths",))
-        known = spec.predictions
-        for name in ("sigma", "width"):
-            if isinstance(getattr(known, name), AxisRef | Derived):
-                raise self.error(("predictions", name), "a workload file needs a number")
-        values = {name: float(getattr(known, name)) for name in ("sigma", "width") if getattr(known, name) is not None}
-        self.predictions = Predictions(known.kind, **values)
-        self.rate: Fraction | None = None
-        if spec.rates is not None:
-            self.rate = sum(spec.rates, Fraction(0)) if all(isinstance(r, Fraction) for r in spec.rates) else None
-            if self.rate is None:
-                raise self.error(("arrivals", "rate"), "a workload file needs a number")
-            if self.rate <= 0:
-                raise self.error(("arrivals", "rate"), f"must be > 0, got {float(self.rate)}")
 
 
 assert set(VICTIMS) == set(get_args(Victims))

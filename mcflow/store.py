@@ -21,6 +21,7 @@ import numpy as np
 
 from mcflow import schema
 from mcflow.errors import InputError, RunError
+from mcflow.outputs import replacing
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -236,6 +237,8 @@ def load(path: str | Path) -> xr.Dataset:
     import xarray as xr
 
     path = Path(path)
+    if path.suffix != ".zarr":
+        raise InputError("is not a dataset; give RESULTS.zarr", where=str(path))
     journal = journal_path(path)
     if journal.exists() and (not path.exists() or _stamp(path) < journal.stat().st_mtime_ns):
         with Journal(journal) as opened:
@@ -269,11 +272,5 @@ def export(dataset: xr.Dataset, target: Path) -> None:
     InputError
         If the place cannot be written.
     """
-    temporary = target.with_name(target.name + ".tmp")
-    try:
+    with replacing(target) as temporary:
         dataset.to_netcdf(temporary, engine="h5netcdf")
-        os.replace(temporary, target)
-    except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror or error}", where=str(target)) from None
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -11,12 +11,12 @@ from typing import Protocol
 import numpy as np
 
 from mcflow import store
-from mcflow.errors import InputError, RunError
+from mcflow.errors import InputError, RunError, WorkerLost
+from mcflow.experiment import Experiment
 from mcflow.fanout import BACKENDS, fan_out
 from mcflow.grid import Point, expand
 from mcflow.layout import layout
 from mcflow.scenario import Scenario
-from mcflow.spec import Experiment
 from mcflow.tasks import Task, hindsight_key, theory_key
 
 #: Seconds between two builds of the dataset while a run goes on.
@@ -155,7 +155,7 @@ def _run_missing(
                 if time.monotonic() - built > REBUILD:
                     store.write(store.build(journal), dataset)
                     built = time.monotonic()
-        except (RunError, TimeoutError) as error:
+        except (WorkerLost, TimeoutError) as error:
             if attempt == ROUNDS:
                 raise RunError(
                     f"workers died {ROUNDS + 1} times ({error}); what is finished is saved, run again"

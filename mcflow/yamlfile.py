@@ -28,6 +28,8 @@ class _Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        if not isinstance(node, yaml.MappingNode):
+            raise yaml.MarkedYAMLError(problem="expected a mapping here", problem_mark=node.start_mark)
         seen: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
@@ -39,15 +41,21 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-# YAML 1.1 takes 1e3 for text; people mean the number.
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(?:\d[\d_]*)(?:\.[\d_]*)?[eE][-+]?\d+$"), list("-+0123456789")
-)
-# Nor does anybody mean base 60 by 1:30, or a date: leave both as text, which then is refused by name.
+# YAML 1.1 takes 1e3 for text, 1:30 for 90, 010 for 8 and reads dates. Numbers here are decimals;
+# everything else stays text, which then is refused by name.
+_NUMBERS = ("int", "float", "timestamp")
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in pairs if tag != "tag:yaml.org,2002:timestamp"]
+    first: [(tag, pattern) for tag, pattern in pairs if tag.rpartition(":")[2] not in _NUMBERS]
     for first, pairs in _Loader.yaml_implicit_resolvers.items()
 }
+_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"^[-+]?(?:0|[1-9][0-9_]*)$"), list("-+0123456789"))
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(
+        r"^[-+]?(?:(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?|\.(?:inf|Inf|INF))$|^\.(?:nan|NaN|NAN)$"
+    ),
+    list("-+.0123456789"),
+)
 
 
 class YamlFile:
@@ -95,6 +103,7 @@ class YamlFile:
     @classmethod
     def parse(cls, name: str, text: str) -> YamlFile:
         """Parse text; see `read`."""
+        loader = None
         try:
             loader = _Loader(text)
             try:
@@ -107,8 +116,13 @@ class YamlFile:
             mark = error.problem_mark or error.context_mark
             where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
             raise InputError(error.problem or "not valid YAML", where=where) from None
-        except (yaml.YAMLError, RecursionError, ValueError) as error:
-            raise InputError(f"not valid YAML: {str(error).splitlines()[0]}", where=name) from None
+        except Exception as error:  # whatever a tag on the wrong thing provokes in PyYAML
+            said = (str(error).splitlines() or [type(error).__name__])[0]
+            node = _constructing(loader)
+            if node is not None:
+                where = f"{name}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
+                raise InputError(f"{str(node.value)[:40]!r} does not suit its tag ({said})", where=where) from None
+            raise InputError(f"not valid YAML: {said}", where=name) from None
         return cls(name, data, node)
 
     def override(self, assignment: str) -> None:
@@ -171,6 +185,12 @@ def dotted(place: Place) -> str:
     for part in place:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
     return text
+
+
+def _constructing(loader: Any) -> Any:
+    """The node that the loader was at when construction failed, as far as it says."""
+    nodes = list(getattr(loader, "recursive_objects", {}))
+    return nodes[-1] if nodes else None
 
 
 def _check_depth(root: Any) -> None:

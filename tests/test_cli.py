@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import errno
 import io
 import json
 import os
@@ -183,6 +184,19 @@ def test_a_reader_that_goes_away_is_no_failure(results: Path) -> None:
     command = f"{sys.executable} -m mcflow.cli show {results / 'small.zarr'} | head -c 1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_full_disk_behind_stdout_is_one_line(workload: Path) -> None:
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    err = io.StringIO()
+    words = ["theory", "--workload", str(workload), "--capacity", "100", "--json"]
+    with contextlib.redirect_stdout(Full()), contextlib.redirect_stderr(err):
+        code = cli._run(lambda: cli.app(words, standalone_mode=False))
+    assert code == 1 and err.getvalue().startswith("mcflow: ") and err.getvalue().count("\n") == 1
+    assert "No space left on device" in err.getvalue()
 
 
 def test_help_and_version() -> None:
@@ -480,6 +494,59 @@ def test_export_opens_anywhere(results: Path, tmp_path: Path) -> None:
         assert (left == right).all() if left.dtype.kind in "OTU" else np.array_equal(left, right, equal_nan=True), name
         assert exported[name].attrs.get("units") == dataset[name].attrs.get("units")
     assert exported.attrs["spec"] == dataset.attrs["spec"] and exported.attrs["seed"] == "7"
+
+
+def test_ctrl_c_says_that_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mcflow.progress import Bar
+
+    def interrupt(self: Bar) -> None:
+        raise KeyboardInterrupt
+
+    (tmp_path / "small.yaml").write_text(EXPERIMENT)
+    monkeypatch.setattr(Bar, "advance", interrupt)
+    code, out, err = call("run", tmp_path / "small.yaml", "--out", tmp_path, "--jobs", 1)
+    assert (code, out) == (130, "")
+    assert err.splitlines()[-1].startswith("mcflow: interrupted") and "the same command" in err
+    monkeypatch.undo()
+    code, out, err = call("run", tmp_path / "small.yaml", "--out", tmp_path, "--jobs", 1)
+    assert code == 0 and "points:  18 of 19 tasks" in out  # the first, the theory, was saved
+
+
+@pytest.mark.parametrize("label", ["[/x]", "[red]x", "100 $ a $x_", "_x", "''"])
+def test_labels_are_shown_as_they_are(tmp_path: Path, label: str) -> None:
+    """Neither markup of the terminal's nor of the figures'; a label that cannot be shown is refused in one line."""
+    text = EXPERIMENT.replace("{name: flow-control, b: 2}", f"{{name: flow-control, b: 2, label: {json.dumps(label)}}}")
+    (tmp_path / "small.yaml").write_text(text.replace("kind: overflow", "kind: comparison"))
+    code, out, err = call("run", tmp_path / "small.yaml", "--out", tmp_path, "--jobs", 1)
+    if code == 2:
+        assert label.startswith(("_", "'")) and err.count("\n") == 1
+        return
+    assert code == 0 and f"{label}: flow-control" in out
+    assert call("plot", tmp_path / "small.zarr", "-o", tmp_path / "x.svg").code == 0
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("slots: 2000", "slots: 1"),
+        ("slots: 2000", "slots: 5, warmup: 4"),
+        ("replications: 3", "replications: 1"),
+        ("capacity: 40", "capacity: 1"),  # everything is rejected
+        ("[0.5, 1, 3]", "[1e-9, 2e-9]"),  # nobody comes
+        ("[0.5, 1, 3]", "[50, 100]"),  # nobody is served in time
+        ("replications: 3", "replications: 3, drain: true"),
+    ],
+)
+def test_odd_experiments_run_to_the_end(tmp_path: Path, old: str, new: str) -> None:
+    """No division by nothing, no mean of nothing, in tables or figures (warnings are errors here)."""
+    assert old in EXPERIMENT
+    (tmp_path / "small.yaml").write_text(EXPERIMENT.replace(old, new))
+    code, out, err = call("run", tmp_path / "small.yaml", "--out", tmp_path, "--jobs", 1)
+    assert code == 0, err
+    assert "nan" not in out
+    code, out, err = call("show", tmp_path / "small.zarr", "--versus", "flow-control")
+    assert (code, err) == (0, "") and "nan" not in out
+    assert call("plot", tmp_path / "small.zarr", "--kind", "comparison", "-o", tmp_path / "f.svg").code == 0
 
 
 #: What cuts each experiment of the repository down to a moment.

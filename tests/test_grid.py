@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from mcflow.budget import Budget
 from mcflow.errors import InputError
 from mcflow.exact import exact
+from mcflow.experiment import Experiment
 from mcflow.grid import Point, expand
 from mcflow.policies.flow_control import FlowControlParams
 from mcflow.quantity import AxisRef, Derived, evaluate, parse, plain
-from mcflow.spec import AxisSpec, Experiment
+from mcflow.spec import AxisSpec
 
 #: The paper's classes: E[w] = 4060/3.
 BASE: dict[str, Any] = {

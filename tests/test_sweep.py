@@ -136,7 +136,7 @@ def test_results_do_not_depend_on_jobs_or_backend(
 def test_seeds_and_replications_are_different_draws(
     experiment: Path, tmp_path: Path, finished: tuple[Path, xr.Dataset]
 ) -> None:
-    from mcflow.spec import Experiment
+    from mcflow.experiment import Experiment
 
     base = finished[1]["arrived"].isel(policy=0, b=0)
     assert all(len(set(base.isel({"lambda": i}).values)) == 4 for i in range(2))
@@ -403,6 +403,29 @@ def test_load_gives_the_same_dataset_where_it_cannot_write(
     monkeypatch.setattr(store, "write", refuse)
     os.utime(journal, ns=(time.time_ns() + 10**9,) * 2)
     same(store.load(dataset), written)
+
+
+def test_two_readers_may_rebuild_at_once(
+    experiment: Path, tmp_path: Path, finished: tuple[Path, xr.Dataset], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`show` in two terminals, or beside a run: a second one comes while the first is writing."""
+    dataset = run_experiment(experiment, tmp_path, jobs=1).dataset
+    os.utime(store.journal_path(dataset))
+    write, inner = xr.Dataset.to_zarr, []
+
+    def interrupted(self: xr.Dataset, *args: Any, **kwargs: Any) -> Any:
+        result = write(self, *args, **kwargs)
+        if not inner:
+            inner.append(None)
+            inner[0] = store.load(dataset)
+        return result
+
+    monkeypatch.setattr(xr.Dataset, "to_zarr", interrupted)
+    same(store.load(dataset), finished[1])
+    same(inner[0], finished[1])
+    monkeypatch.undo()
+    same(store.load(dataset), finished[1])
+    assert [p.name for p in tmp_path.iterdir() if p.is_dir()] == ["sweep.zarr"]
 
 
 def test_a_dataset_never_replaces_what_is_not_ours(experiment: Path, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from mcflow.engine.state import (
     new_record,
     new_state,
 )
+from mcflow.errors import RunError
 from mcflow.policies.contract import Policy, PolicyParams, Setting
 from mcflow.policies.victims import VICTIMS
 from mcflow.workload.source import NEVER, EndlessSource, Source
@@ -41,6 +42,12 @@ BLOCK, SMALLEST_BLOCK = 4096, 64
 #: Batches kept of a run; when twice as many have come, neighbours are added up.
 BATCHES = 128
 
+
+#: Requests that one kernel call may bring on average, so that room for arrivals stays modest.
+CHUNK = 1 << 20
+
+#: Most requests in the system at once: beyond it (a gigabyte) a line that grows has proved its point.
+LARGEST_POOL = 1 << 24
 
 #: Slots that serving the rest may take at least, before a drained run is cut off.
 LONGEST_DRAIN = 1_000_000
@@ -187,6 +194,7 @@ def run(
     horizon = NEVER if slots is None else slots
     if block is None:
         block = min(BLOCK, max(SMALLEST_BLOCK, _power_of_two(horizon // BATCHES)))
+        block = max(1, min(block, int(CHUNK / max(source.mean, 1.0))))
     if patience is None:
         patience = max(10_000, 100 * source.max_output)
     buckets = {"one": 1, "class": setting.classes or 1, "expected": setting.longest + 1}[policy.buckets]
@@ -248,6 +256,11 @@ def run(
         need = int(counts.sum())
         if need > space - live[ACTIVE] - live[WAITING]:
             extra = max(space, need)
+            if space + extra > LARGEST_POOL:
+                waiting = int(live[WAITING])
+                raise RunError(
+                    f"{waiting:,} requests wait in slot {t:,} and more come than memory holds; simulate fewer slots"
+                )
             pool = grow_pool(pool, live, extra)
             space += extra
         if recorded and live[ARRIVED] + need > len(record.status):

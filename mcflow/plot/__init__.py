@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcflow.errors import InputError
+from mcflow.outputs import check_outputs, replacing
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -94,14 +94,8 @@ def save(
     target = target or results.with_name(f"{stem}.png")
     if target.suffix.lower() not in SUFFIXES:
         raise InputError(f"must end in {', '.join(SUFFIXES)}", where=str(target))
+    check_outputs(target)
     drawn = figure(dataset, kind, x, y)
-    temporary = target.with_name(f".{target.stem}.tmp{target.suffix}")
-    try:
-        with style():
-            drawn.savefig(temporary)
-        os.replace(temporary, target)
-    except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror or error}", where=str(target)) from None
-    finally:
-        temporary.unlink(missing_ok=True)
+    with style(), replacing(target) as temporary:
+        drawn.savefig(temporary)
     return target

@@ -23,7 +23,7 @@ def get(name: str) -> Policy:
     InputError
         If there is none, with the nearest known name.
     """
-    if name in POLICIES:
+    if isinstance(name, str) and name in POLICIES:
         return POLICIES[name]
     near = difflib.get_close_matches(str(name), POLICIES, 1)
     hint = f"; did you mean {near[0]}?" if near else f"; known: {', '.join(sorted(POLICIES))}"

@@ -43,7 +43,7 @@ from numba.extending import overload
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 
 from mcflow.errors import InputError
-from mcflow.exact import exact, number
+from mcflow.exact import exact, shown
 
 ADMIT, STOP, SKIP = 0, 1, 2
 NONE = 0  # no (further) victim
@@ -51,7 +51,7 @@ NONE = 0  # no (further) victim
 
 def _positive(value: Fraction) -> Fraction:
     if value <= 0:
-        raise ValueError(f"must be > 0, got {number(value)}")
+        raise ValueError(f"must be > 0, got {shown(value)}")
     return value
 
 

@@ -6,13 +6,13 @@ from typing import Annotated, NamedTuple
 
 from pydantic import AfterValidator
 
-from mcflow.exact import floor, number
+from mcflow.exact import floor, shown
 from mcflow.policies.contract import ADMIT, STOP, ExactNumber, PolicyParams, Setting, policy
 
 
 def _share(value: ExactNumber) -> ExactNumber:
     if not 0 <= value < 1:
-        raise ValueError(f"must be >= 0 and < 1, got {number(value)}")
+        raise ValueError(f"must be >= 0 and < 1, got {shown(value)}")
     return value
 
 

@@ -6,14 +6,14 @@ from typing import Annotated, NamedTuple
 
 from pydantic import AfterValidator
 
-from mcflow.exact import number
+from mcflow.exact import shown
 from mcflow.policies.contract import ADMIT, STOP, ExactNumber, Setting, policy
 from mcflow.policies.greedy import GreedyParams, greedy_limit
 
 
 def _probability(value: ExactNumber) -> ExactNumber:
     if not 0 < value <= 1:
-        raise ValueError(f"must be > 0 and <= 1, got {number(value)}")
+        raise ValueError(f"must be > 0 and <= 1, got {shown(value)}")
     return value
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import warnings
 from importlib import resources
 from pathlib import Path
 
 import numpy as np
 
 from mcflow.errors import InputError
-from mcflow.workload.lengths import LengthLaw
+from mcflow.workload.lengths import LARGEST_WEIGHT, LengthLaw
 
 COLUMNS = ["prompt_min", "prompt_max", "output_min", "output_max", "count"]
 
@@ -26,22 +27,27 @@ def read_histogram(path: str | Path, name: str | None = None) -> LengthLaw:
 
     where = name or str(path)
     try:
-        table = pd.read_csv(path, comment="#", skipinitialspace=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # pandas only warns of rows that are too long
+            table = pd.read_csv(path, comment="#", skipinitialspace=True, index_col=False)
     except FileNotFoundError:
         raise InputError("no such file", where=where) from None
-    except (OSError, ValueError, UnicodeDecodeError) as error:
-        raise InputError(f"not a readable CSV: {str(error).splitlines()[0]}", where=where) from None
+    except Exception as error:  # damaged or foreign compression raises whatever its library does
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(f"not a readable CSV: {said}", where=where) from None
     if list(table.columns) != COLUMNS:
         found = ", ".join(map(str, table.columns[:8]))
         raise InputError(f"found columns {found}; a length histogram has {', '.join(COLUMNS)}", where=where)
     for column in COLUMNS:
-        numbers = pd.to_numeric(table[column], errors="coerce")
-        bad = np.flatnonzero(~(np.isfinite(numbers) & (numbers == np.floor(numbers)) & (numbers >= 0)))
+        cells = table[column]
+        values = pd.to_numeric(cells, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+        good = np.isfinite(values) & (values == np.floor(values)) & (values >= 0) & (values <= LARGEST_WEIGHT)
+        bad = np.flatnonzero(~good) if cells.dtype != bool else np.arange(len(cells))
         if len(bad):
-            raise InputError(
-                f"must be a whole number >= 0, got {table[column].iloc[bad[0]]!r}",
-                where=f"{where}: row {bad[0] + 1}, {column}",
+            message = (
+                f"row {bad[0] + 1}, column {column}: must be a whole number from 0 to 2^53, got {cells.iloc[bad[0]]}"
             )
+            raise InputError(message, where=where)
     l0, l1, o0, o1, count = (np.ascontiguousarray(table[column], dtype=np.int64) for column in COLUMNS)
     try:
         return LengthLaw(l0, l1, o0, o1, count, source=Path(where).stem)

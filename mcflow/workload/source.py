@@ -22,11 +22,13 @@ class Source(Protocol):
     """Arrivals and lengths of one run.
 
     ``last_arrival`` is the last slot with an arrival (`NEVER` for endless workloads),
-    ``max_output`` the longest output in tokens.
+    ``max_output`` the longest output in tokens, ``mean`` the mean number of arrivals a slot (0 where
+    all requests are in memory anyway).
     """
 
     last_arrival: int
     max_output: int
+    mean: float
 
     def counts(self, first: int, count: int) -> np.ndarray:
         """Arrivals of slots ``first ...``: int32 (count,)."""
@@ -102,6 +104,7 @@ class PoissonSource:
         self.max_output = law.max_output
         self.last_arrival = NEVER if until is None else until - 1
         self.lengths = LengthStream(law, seed, key, replication, expect).lengths
+        self.mean = rate
         self._bits = stream(seed, key, replication, "arrivals")
         self._table = poisson_table(rate)
 
@@ -121,6 +124,7 @@ class EndlessSource:
     """An endless supply of fresh requests: the policy's budget says how many are on offer."""
 
     last_arrival = NEVER
+    mean = 0.0
 
     def __init__(
         self, law: LengthLaw, seed: int, key: str, replication: int, expect: Expectation | None = None
@@ -139,6 +143,8 @@ class EndlessSource:
 
 class TraceSource:
     """Requests given one by one, in order of arrival."""
+
+    mean = 0.0
 
     def __init__(
         self, slot: np.ndarray, prompt: np.ndarray, output: np.ndarray, cell: np.ndarray, expected: np.ndarray

@@ -1,0 +1,215 @@
+"""Read experiment and workload files: positions, cross-checks, the lengths they name.
+
+What the shape of the files cannot say (`mcflow.spec`) is checked here, so that every mistake is
+one line with file, line, column, place and cure.
+"""
+
+from __future__ import annotations
+
+import difflib
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from mcflow.errors import InputError
+from mcflow.exact import exact, shown
+from mcflow.quantity import AxisRef, Derived, axes_of, plain
+from mcflow.scenario import LARGEST_RATE
+from mcflow.schema import VARIABLES
+from mcflow.spec import TAKEN, ExperimentSpec, LengthsSpec, Strict, WorkloadSpec, readable
+from mcflow.workload.lengths import LengthLaw
+from mcflow.workload.predictions import Predictions
+from mcflow.yamlfile import Place, YamlFile
+
+
+class Loaded:
+    """A validated file together with its text's positions."""
+
+    def __init__(self, file: YamlFile, folder: Path) -> None:
+        self.file = file
+        self.folder = folder
+
+    def error(self, place: Place, message: str) -> InputError:
+        """The user's mistake at a place of the file."""
+        return InputError(message, where=self.file.where(place))
+
+    def validate(self, model: type[Strict], data: Any) -> Any:
+        """Validate ``data`` against a model, turning the first problem into one line."""
+        try:
+            return model.model_validate(data)
+        except ValidationError as error:
+            problem = error.errors(include_input=False, include_url=False)[0]
+            raise self.error(_place(problem, data), readable(problem)) from None
+
+    def law(self, spec: LengthsSpec, place: Place) -> LengthLaw:
+        """Build the length law of a file.
+
+        Raises
+        ------
+        InputError
+            If a referenced file is missing or faulty, or a weight depends on an axis.
+        """
+        from mcflow.workload.files import read_histogram, shipped_histogram
+
+        try:
+            if spec.kind == "classes":
+                assert spec.classes is not None
+                for name in axes_of([item.weight for item in spec.classes]):
+                    raise InputError(f"a weight must be a number; it cannot follow axis {name!r}")
+                shares = [item.rate if item.rate is not None else item.weight for item in spec.classes]
+                if len({str(plain(share)) for share in shares}) == 1:
+                    shares = [Fraction(1)] * len(shares)
+                if any(isinstance(share, AxisRef | Derived) for share in shares):
+                    raise InputError("rates of classes may follow an axis or a form only if all are the same")
+                fractions = [Fraction(1) if share is None else share for share in shares]
+                if any(share <= 0 for share in fractions):
+                    raise InputError("weights and rates must be > 0")
+                prompts, outputs = zip(*((item.prompt, item.output) for item in spec.classes), strict=True)
+                return LengthLaw.classes(list(prompts), list(outputs), list(fractions))
+            if spec.kind == "rows":
+                assert spec.rows is not None
+                import numpy as np
+
+                rows = np.array(spec.rows, dtype=np.int64)
+                return LengthLaw.rows(rows[:, 0], rows[:, 1])
+            if spec.kind == "histogram" and spec.name is not None:
+                return shipped_histogram(spec.name)
+            path = self.folder / str(spec.file)
+            if spec.kind == "histogram":
+                return read_histogram(path)
+            from mcflow.workload.trace import read_trace
+
+            trace = read_trace(path)
+            return LengthLaw.rows(trace.prompt, trace.output, f"rows of {path.name}")
+        except InputError as error:
+            raise error.at(self.file.where(place)) from None
+
+
+class Experiment(Loaded):
+    """An experiment file, read and validated.
+
+    Attributes
+    ----------
+    spec : ExperimentSpec
+    lengths : LengthLaw
+    """
+
+    def __init__(self, path: str | Path, overrides: list[str] | None = None) -> None:
+        super().__init__(YamlFile.read(path), Path(path).parent)
+        for assignment in overrides or []:
+            self.file.override(assignment)
+        self.spec: ExperimentSpec = self.validate(ExperimentSpec, self.file.data)
+        self.lengths = self.law(self.spec.workload.lengths, ("workload", "lengths"))
+        self._check_axes()
+        self._check_figures()
+        labels = [entry.label for entry in self.spec.policies]
+        for i, label in enumerate(labels):
+            if label in labels[:i]:
+                raise self.error(("policies", i), f"label {label!r} is used twice; give each entry its own label")
+        if self.spec.workload.rates is None and any(entry.supply == "arrivals" for entry in self.spec.policies):
+            raise self.error(("workload",), "no arrival rate; give arrivals: {kind: poisson, rate: ...}")
+
+    def _check_axes(self) -> None:
+        spec = self.spec
+        used = set(axes_of([spec.workload.rates or [], spec.system.capacity, spec.system.block_size]))
+        used |= set(axes_of([[entry.params, entry.beta] for entry in spec.policies]))
+        used |= set(axes_of([spec.workload.predictions.sigma, spec.workload.predictions.width, spec.run.slots]))
+        for name in sorted(used - set(spec.axes)):
+            near = difflib.get_close_matches(name, spec.axes, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise self.error(("axes",), f"axis {name!r} is used but not defined{hint}")
+        for name, axis in spec.axes.items():
+            place = ("axes", name)
+            if name in VARIABLES or name in TAKEN or name.endswith("_half_width"):
+                raise self.error(place, "this name is taken by a result of the dataset; choose another")
+            if not name.isprintable() or name != name.strip() or name in ("", ".", "..", "zarr.json") or "/" in name:
+                raise self.error(place, f"{name!r} cannot name a dimension of the dataset; choose another")
+            if name not in used:
+                raise self.error(place, "nothing refers to this axis; use it as {axis: " + name + "} or remove it")
+            if isinstance(axis, list):
+                if not axis:
+                    raise self.error(place, "has no values")
+                for i, value in enumerate(axis):
+                    try:
+                        exact(value)
+                    except (InputError, TypeError):
+                        raise self.error((*place, i), f"must be a finite number, got {value!r}") from None
+            else:
+                try:
+                    axis.values()
+                except (InputError, ValueError, OverflowError) as error:
+                    raise self.error(place, getattr(error, "message", str(error))) from None
+        for name, values in spec.axis_values.items():
+            if len(set(values)) < len(values):
+                raise self.error(("axes", name), "a value occurs twice")
+
+    def _check_figures(self) -> None:
+        values = self.spec.axis_values
+        known = [name for name in VARIABLES if name != "verdict"]
+        for i, figure in enumerate(self.spec.figures):
+            for key, options in (("x", list(values)), ("y", known)):
+                given = getattr(figure, key)
+                if given is not None and given not in options:
+                    near = difflib.get_close_matches(given, options, 1)
+                    hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(options) or 'none'}"
+                    raise self.error(("figures", i, key), f"no such {'axis' if key == 'x' else 'result'}; {hint}")
+            if not values:
+                raise self.error(("figures", i), "there is no axis to draw against")
+            others = [name for name, axis in values.items() if len(axis) > 1 and name != figure.x]
+            if others and (figure.x is not None or len(others) > 1):
+                raise self.error(("figures", i), f"axis {others[0]} varies too; a figure has one axis that varies")
+
+
+class WorkloadFile(Loaded):
+    """A ``--workload`` file: what stands under ``workload:``, with numbers in place of axes.
+
+    Attributes
+    ----------
+    lengths : LengthLaw
+    rate : Fraction or None
+        Requests a slot, all classes together.
+    predictions : Predictions
+        What is known of output lengths.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        super().__init__(YamlFile.read(path), Path(path).parent)
+        data = self.file.data
+        if isinstance(data, dict) and "workload" in data and "lengths" not in data:
+            raise self.error(("workload",), "a workload file holds what stands under workload:, without that key")
+        spec: WorkloadSpec = self.validate(WorkloadSpec, data)
+        for name in axes_of([spec.rates or [], [c.weight for c in spec.lengths.classes or []]]):
+            raise self.error((), f"refers to axis {name!r}; a workload file needs numbers")
+        self.lengths = self.law(spec.lengths, ("lengths",))
+        known = spec.predictions
+        for name in ("sigma", "width"):
+            if isinstance(getattr(known, name), AxisRef | Derived):
+                raise self.error(("predictions", name), "a workload file needs a number")
+        values = {name: float(getattr(known, name)) for name in ("sigma", "width") if getattr(known, name) is not None}
+        self.predictions = Predictions(known.kind, **values)
+        self.rate: Fraction | None = None
+        if spec.rates is not None:
+            self.rate = sum(spec.rates, Fraction(0)) if all(isinstance(r, Fraction) for r in spec.rates) else None
+            if self.rate is None:
+                raise self.error(("arrivals", "rate"), "a workload file needs a number")
+            if self.rate <= 0:
+                raise self.error(("arrivals", "rate"), f"must be > 0, got {shown(self.rate)}")
+            if self.rate > LARGEST_RATE:
+                raise self.error(("arrivals", "rate"), f"must be <= {LARGEST_RATE}, got {shown(self.rate)}")
+
+
+def _place(problem: Any, data: Any) -> list[str | int]:
+    """Where in the document a pydantic error lies: its location without the names of types."""
+    place: list[str | int] = []
+    for part in problem["loc"]:
+        if (isinstance(data, dict) and part in data) or (
+            isinstance(data, list) and isinstance(part, int) and part < len(data)
+        ):
+            data = data[part]
+        elif problem["type"] != "missing" or part != problem["loc"][-1]:
+            continue
+        place.append(part)
+    key = problem.get("ctx", {}).get("key")
+    return place if key is None else [*place, str(key)]
