@@ -182,6 +182,43 @@ def theory(
 
 
 @app.command()
+def tune(
+    capacity: Capacity,
+    policy: Annotated[str, typer.Option(help="Policy, see mcflow policies.", show_default=False)],
+    param: Annotated[list[str], typer.Option(help="One range, b=10:14:0.5 or b=10,12,14; others as K=V.")],
+    workload: Workload = None,
+    objective: Annotated[
+        str, typer.Option(help="latency-mean, latency-p95, request-throughput, token-throughput or overflow.")
+    ] = "latency-mean",
+    slots: Annotated[int, typer.Option(help="Slots a replication.")] = 10_000,
+    replications: Annotated[int, typer.Option(help="At most this many replications a candidate.")] = 64,
+    limit: Annotated[
+        float, typer.Option(help="Overflow probability for --objective overflow and the exact law.")
+    ] = 0.01,
+    drain: Annotated[bool, typer.Option("--drain", help="Serve everybody after the last arrival.")] = False,
+    seed: Annotated[int, typer.Option(help="Root seed.")] = 0,
+    jobs: Annotated[int, typer.Option(help="Threads; -1 for one a core.")] = -1,
+    as_json: Json = False,
+) -> None:
+    """Find the best value of a parameter on common random numbers, dropping losers early."""
+    from mcflow import report
+    from mcflow.commands import tune_once
+    from mcflow.tune import report as plain
+
+    name, tuning = tune_once(
+        capacity=capacity, policy=policy, param=param, workload=workload, objective=objective, slots=slots,
+        replications=replications, limit=limit, drain=drain, seed=seed, jobs=jobs,
+    )  # fmt: skip
+    if as_json:
+        _print_json(plain(tuning, name, objective))
+        return
+    console = report.console()
+    console.print(report.tuning_table(tuning, name, objective))
+    for line in report.tuning_notes(tuning, name):
+        console.print(line)
+
+
+@app.command()
 def plot(
     results: Dataset,
     kind: Annotated[str | None, typer.Option(help="overflow, stability or metric.", show_default=False)] = None,

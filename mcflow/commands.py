@@ -16,9 +16,10 @@ from mcflow.exact import exact
 from mcflow.experiment import WorkloadFile
 from mcflow.policies.contract import Policy, PolicyParams
 from mcflow.policies.victims import VICTIMS
-from mcflow.scenario import LARGEST_CAPACITY, Scenario
+from mcflow.scenario import LARGEST_CAPACITY, Scenario, automatic_warmup, setting_of
 from mcflow.simulate import Outcome, simulate, simulate_trace
 from mcflow.spec import readable
+from mcflow.tune import OBJECTIVES, Tuning, tune, values_of
 from mcflow.workload.trace import read_trace
 
 #: Most slots of a trajectory.
@@ -228,6 +229,78 @@ def theory_of(*, capacity: int, workload: Path | None, budget: str | None, law: 
     except InputError as error:
         raise error.at("--budget") from None
     return theory_report(file.lengths, capacity, budget=chosen, rate=file.rate)
+
+
+def tune_once(
+    *,
+    capacity: int,
+    policy: str,
+    param: list[str],
+    workload: Path | None,
+    objective: str,
+    slots: int,
+    replications: int,
+    limit: float,
+    drain: bool,
+    seed: int,
+    jobs: int,
+) -> tuple[str, Tuning]:
+    """Check the options of ``mcflow tune`` and race the candidates.
+
+    Returns
+    -------
+    tuple of str and Tuning
+        Name of the parameter, and what came of it.
+
+    Raises
+    ------
+    InputError
+        If an option or the file is not usable.
+    """
+    if workload is None:
+        raise InputError("give --workload FILE")
+    _bounded("--capacity", capacity, 1, LARGEST_CAPACITY)
+    _bounded("--slots", slots, 1, LONGEST)
+    _bounded("--replications", replications, 2, 100_000)
+    _bounded("--seed", seed, 0, 2**63 - 1)
+    _one_of("--objective", objective, list(OBJECTIVES))
+    if not 0 < limit < 1:
+        raise InputError(f"must be > 0 and < 1, got {limit:g}", where="--limit")
+    if jobs == 0 or jobs < -1:
+        raise InputError(f"must be >= 1, or -1 for all cores, got {jobs}", where="--jobs")
+    file = WorkloadFile(workload)
+    if file.rate is None:
+        raise InputError("no arrival rate; give arrivals: {kind: poisson, rate: ...}", where=str(workload))
+    try:
+        chosen = policies.get(policy)
+    except InputError as error:
+        raise error.at("--policy") from None
+    ranges = [text for text in param if ":" in text or ("," in text and chosen.buckets != "class")]
+    if len(ranges) != 1:
+        raise InputError("give one parameter a range, as b=10:14:0.5 or b=10,12,14", where="--param")
+    name, _, text = ranges[0].partition("=")
+    fixed = [other for other in param if other is not ranges[0]]
+    try:
+        values = values_of(text)
+    except InputError as error:
+        raise error.at(f"--param {name}") from None
+    candidates = []
+    for value in values:
+        params = parameters(chosen, [*fixed, f"{name}={value}"])
+        warmup = 0 if drain else automatic_warmup(file.lengths, slots, False)
+        scenario = Scenario(
+            policy, params, capacity, file.lengths, file.rate, slots, warmup, seed, chosen.victims,
+            beta=_beta(chosen.victims, None, params), predictions=file.predictions, drain=drain,
+        )  # fmt: skip
+        setting = setting_of(file.lengths, capacity, 1, file.predictions)
+        try:
+            chosen.build(params, setting)
+            if params.uses is not None:
+                file.predictions.check(params.uses)
+        except InputError as error:
+            raise error.at(f"--param {name}") from None
+        candidates.append((value, scenario))
+    return name, tune(candidates, objective, replications=replications, limit=limit, jobs=jobs)
 
 
 def policy_table() -> Table:

@@ -16,6 +16,8 @@ from mcflow.schema import MEASURED, VARIABLES
 if TYPE_CHECKING:
     import xarray as xr
 
+    from mcflow.tune import Tuning
+
 #: Columns of `mcflow show` where there is an exact law to compare with, and where there is none.
 AGAINST_THEORY = (
     "overflow_probability", "overflow_exact", "bound_chernoff", "bound_hoeffding", "bound_hoeffding_paper",
@@ -204,6 +206,34 @@ def notes(dataset: xr.Dataset) -> list[str]:
     if bool((states == "").any()):
         result.append("Points marked missing are not done yet; the same command continues.")
     return result
+
+
+def tuning_table(tuning: Tuning, parameter: str, objective: str) -> Table:
+    """Candidates of a race, with what became of each."""
+    table = Table(title=f"{objective} by {parameter}", title_justify="left", title_style="bold")
+    for head in (parameter, objective, "replications", "state"):
+        table.add_column(head, justify="left" if head == "state" else "right", no_wrap=True)
+    for c in tuning.candidates:
+        shown = "-" if c.state in (estimate.LIVELOCK, estimate.BLOCKED) else with_error(c.mean, c.half_width)
+        table.add_row(f"{float(c.value):g}", shown, str(len(c.results)), c.state)
+    return table
+
+
+def tuning_notes(tuning: Tuning, parameter: str) -> list[str]:
+    """The winner, its lead, and what the exact law would have said."""
+    lines = []
+    if tuning.winner is None:
+        lines.append("no candidate will do")
+    else:
+        lines.append(f"winner: {parameter} = {float(tuning.winner.value):g}")
+    if not math.isnan(tuning.lead):
+        lines.append(f"lead over the runner-up, paired: {with_error(tuning.lead, tuning.lead_half_width)}")
+    if tuning.guided is not None:
+        lines.append(
+            f"by the exact law of the saturated process, P(overflow) <= {tuning.limit:g} up to "
+            f"{parameter} = {float(tuning.guided):g}"
+        )
+    return lines
 
 
 def _hindsight_lines(dataset: xr.Dataset) -> list[str]:

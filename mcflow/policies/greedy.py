@@ -22,11 +22,6 @@ class GreedyParams(PolicyParams):
     alpha: Annotated[ExactNumber, AfterValidator(_share)]
 
 
-def greedy_limit(params: GreedyParams, setting: Setting) -> int:
-    """Usage up to which greedy admits, ``floor((1 - alpha) M)`` of exact rationals, tokens."""
-    return floor((1 - params.alpha) * setting.capacity)
-
-
 @policy(
     "greedy",
     params=GreedyParams,
@@ -41,8 +36,8 @@ class Greedy(NamedTuple):
 
     @staticmethod
     def build(params: GreedyParams, setting: Setting) -> Greedy:
-        """Return the state."""
-        return Greedy(greedy_limit(params, setting))
+        """Return the state; the limit is the floor of an exact rational."""
+        return Greedy(floor((1 - params.alpha) * setting.capacity))
 
     def admit(pol, t, k, l, expected, need, U, n, M):  # type: ignore[no-untyped-def]  # noqa: E741
         return ADMIT if U + need <= pol.limit else STOP

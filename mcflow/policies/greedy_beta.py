@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from pydantic import AfterValidator
 
 from mcflow.exact import shown
-from mcflow.policies.contract import ADMIT, STOP, ExactNumber, Setting, policy
-from mcflow.policies.greedy import GreedyParams, greedy_limit
+from mcflow.policies.contract import ExactNumber, policy
+from mcflow.policies.greedy import Greedy, GreedyParams
 
 
 def _probability(value: ExactNumber) -> ExactNumber:
@@ -23,25 +23,11 @@ class GreedyBetaParams(GreedyParams):
     beta: Annotated[ExactNumber, AfterValidator(_probability)]
 
 
-@policy(
+# The admission is greedy's own, so they share a compiled state; what differs is who gives way.
+policy(
     "greedy-beta",
     params=GreedyBetaParams,
     knows="nothing",
     rule="as greedy; on overflow rounds over the active, each evicted with probability beta, until usage fits",
     victims="beta",
-)
-class GreedyBeta(NamedTuple):
-    """State: the admission limit in tokens."""
-
-    limit: int
-
-    @staticmethod
-    def build(params: GreedyBetaParams, setting: Setting) -> GreedyBeta:
-        """Return the state."""
-        return GreedyBeta(greedy_limit(params, setting))
-
-    def admit(pol, t, k, l, expected, need, U, n, M):  # type: ignore[no-untyped-def]  # noqa: E741
-        return ADMIT if U + need <= pol.limit else STOP
-
-    def fits(pol, l, expected, need, M):  # type: ignore[no-untyped-def]  # noqa: E741
-        return need <= pol.limit
+)(Greedy)
