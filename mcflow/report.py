@@ -106,7 +106,7 @@ def tables(dataset: xr.Dataset, columns: list[str] | None = None) -> list[Table]
     summary = estimate.estimates(dataset)
     axes = [str(d) for d in dataset.sizes if d not in ("policy", "replication")]
     shown_axes = varying(dataset) or axes
-    usual: tuple[str, ...] = AGAINST_THEORY if bool(dataset["overflow_exact"].notnull().any()) else WITHOUT_THEORY
+    usual: tuple[str, ...] = AGAINST_THEORY if bool(dataset["overflow_exact"].notnull().all()) else WITHOUT_THEORY
     usual = DRAINED if dataset.attrs.get("drain", 0) else usual
     chosen = columns or [name for name in usual if name != "rejected" or bool((dataset[name] > 0).any())]
     result = []

@@ -19,7 +19,7 @@ PANELS = (
     ("token_throughput_completed", "tokens of completed requests per slot"),
 )
 
-STUCK = [estimate.LIVELOCK, estimate.BLOCKED]
+STUCK = estimate.NO_STEADY_STATE
 
 
 def draw(dataset: xr.Dataset, x: str, y: str | None = None) -> Any:
