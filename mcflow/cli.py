@@ -22,6 +22,8 @@ app = typer.Typer(
 
 DEFAULT_SLOTS = 100_000
 
+INTERRUPTED = "interrupted; what is finished is saved, the same command goes on from there"
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
 Dataset = Annotated[Path, typer.Argument(help="Dataset, RESULTS.zarr.", show_default=False)]
 Capacity = Annotated[int, typer.Option("--capacity", help="KV cache M, in tokens.", show_default=False)]
@@ -44,10 +46,12 @@ def _run(command: Callable[[], Any]) -> int:
     except RunError as error:
         return _say(str(error), 1)
     except (KeyboardInterrupt, typer.Abort):
-        return _say("interrupted; what is finished is saved, the same command goes on from there", 130)
+        return _say(INTERRUPTED, 130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # a full disk, a broken terminal
+        return _say(f"{error.filename or 'output'}: {error.strerror or error}", 1)
     except Exception as error:
         # Typer's usage errors; their class is not public (some versions vendor click).
         if not hasattr(error, "format_message"):
@@ -55,6 +59,8 @@ def _run(command: Callable[[], Any]) -> int:
         context = getattr(error, "ctx", None)
         hint = f" (see {context.command_path} --help)" if context is not None else ""
         return _say(" ".join(error.format_message().split()) + hint, 2)
+    if code == 130:  # Typer's own answer to Ctrl-C
+        return _say(INTERRUPTED, 130)
     return code if isinstance(code, int) else 0
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from mcflow import estimate
@@ -113,7 +114,7 @@ def tables(dataset: xr.Dataset, columns: list[str] | None = None) -> list[Table]
     for at, label in enumerate(dataset["policy"].values.tolist()):
         point = dataset.isel(policy=at)
         supply = str(point["supply"].item())
-        title = f"{label}: {point['policy_name'].item()}"
+        title = f"{escape(label)}: {point['policy_name'].item()}"
         title += ", endless supply" if supply == "endless" else ""
         title += f", {VICTIM_NAMES[str(point['victims'].item())]}"
         table = Table(title=title, title_justify="left", title_style="bold")
@@ -156,7 +157,7 @@ def versus_table(dataset: xr.Dataset, label: str, columns: list[str] | None = No
     names = columns or ["latency_mean", "latency_p95", "request_throughput", "token_throughput_completed"]
     axes = [str(d) for d in dataset.sizes if d not in ("policy", "replication")]
     shown = varying(dataset)
-    table = Table(title=f"differences to {label}, paired", title_justify="left", title_style="bold")
+    table = Table(title=f"differences to {escape(label)}, paired", title_justify="left", title_style="bold")
     for head in ["policy", *shown, *(HEADS.get(name, name) for name in names), "variance reduction"]:
         table.add_column(head, justify="left" if head == "policy" else "right", no_wrap=True)
     results = [estimate.versus(dataset, label, name) for name in names]
@@ -165,12 +166,16 @@ def versus_table(dataset: xr.Dataset, label: str, columns: list[str] | None = No
             cell = dict(zip(axes, index, strict=True))
             cells = [result.sel(policy=policy).isel(**cell) for result in results]
             table.add_row(
-                policy,
+                escape(policy),
                 *(f"{dataset[axis].values[cell[axis]]:.6g}" for axis in shown),
                 *(with_error(float(item["difference"]), float(item["half_width"])) for item in cells),
-                f"{float(cells[0]['reduction']):.3g}",
+                _finite(float(cells[0]["reduction"])),
             )
     return table
+
+
+def _finite(value: float) -> str:
+    return f"{value:.3g}" if math.isfinite(value) else "-"
 
 
 def notes(dataset: xr.Dataset) -> list[str]:

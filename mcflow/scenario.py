@@ -40,8 +40,7 @@ _SOURCES = (
 )
 
 
-def results_hash() -> str:
-    """Hash of the sources that determine results: part of every journal key."""
+def _hash_sources() -> str:
     root = Path(__file__).parent
     digest = hashlib.sha256()
     for name in _SOURCES:
@@ -49,6 +48,15 @@ def results_hash() -> str:
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
             digest.update(file.read_bytes())
     return digest.hexdigest()[:12]
+
+
+#: Taken when the code is loaded: what runs, not what may stand in the files by the time it is asked.
+_HASH = _hash_sources()
+
+
+def results_hash() -> str:
+    """Hash of the sources that determine results: part of every journal key."""
+    return _HASH
 
 
 def pair_names(prompt: np.ndarray, output: np.ndarray) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import math
 from fractions import Fraction
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from mcflow import policies
@@ -171,11 +171,19 @@ class SystemSpec(Strict):
     block_size: QuantityField = Fraction(1)
 
 
+def _label(value: str) -> str:
+    if not value.strip() or not value.isprintable() or value.startswith("_"):
+        raise PydanticCustomError(
+            "label", "must be printable text that does not start with _, got {v}", {"v": repr(value)}
+        )
+    return value
+
+
 class PolicySpec(Strict):
     """One entry of ``policies``: a policy, its parameters, and the choices around it."""
 
     name: str
-    label: str
+    label: Annotated[str, AfterValidator(_label)]
     victims: Victims
     progress: Literal["reset", "recompute"] = "reset"
     supply: Literal["arrivals", "endless"] = "arrivals"

@@ -13,6 +13,8 @@ import json
 import os
 import shutil
 import sqlite3
+import tempfile
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,14 +28,17 @@ from mcflow.outputs import replacing
 if TYPE_CHECKING:
     import xarray as xr
 
+#: Age (seconds) at which a half-written dataset is taken to be left by a process that is gone.
+STALE = 3600.0
+
 JOURNAL_SUFFIX = ".journal.sqlite"
 
 
 class Journal:
     """The rows of an experiment: records of replications and theory, and the dataset's layout."""
 
-    def __init__(self, path: Path, *, writing: bool = False) -> None:
-        """Open; ``writing`` takes the exclusive lock and creates what is missing.
+    def __init__(self, path: Path, *, writing: bool = False, fresh: bool = False) -> None:
+        """Open; ``writing`` takes the exclusive lock and creates what is missing, ``fresh`` starts anew.
 
         Raises
         ------
@@ -45,6 +50,8 @@ class Journal:
         try:
             if writing:
                 self._take_lock()
+                if fresh:
+                    path.unlink(missing_ok=True)
             self._db = sqlite3.connect(path if writing else f"{path.absolute().as_uri()}?mode=ro", uri=not writing)
             if writing:
                 self._db.executescript(
@@ -89,11 +96,6 @@ class Journal:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-    def clear(self) -> None:
-        """Forget every point (``--fresh``)."""
-        with self._db:
-            self._db.execute("DELETE FROM points")
 
     def keys(self) -> set[str]:
         """Keys of all points that are done."""
@@ -207,18 +209,49 @@ def write(dataset: xr.Dataset, path: Path) -> None:
     RunError
         If the place cannot be written.
     """
-    temporary = path.with_name(path.name + ".tmp")
-    old = path.with_name(path.name + ".old")
+    check_place(path)
+    for stale in path.parent.glob(f"{path.name}.*.tmp"):
+        if time.time() - stale.stat().st_mtime > STALE:
+            shutil.rmtree(stale, ignore_errors=True)
     try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        dataset.to_zarr(temporary, mode="w", consolidated=False, zarr_format=3)
-        shutil.rmtree(old, ignore_errors=True)
-        if path.exists():
-            os.replace(path, old)
-        os.replace(temporary, path)
-        shutil.rmtree(old, ignore_errors=True)
+        # A folder of one's own: two readers may rebuild at once, beside a run.
+        folder = Path(tempfile.mkdtemp(prefix=f"{path.name}.", suffix=".tmp", dir=path.parent))
+        try:
+            dataset.to_zarr(folder / "new", mode="w", consolidated=False, zarr_format=3)
+            if path.exists():
+                os.replace(path, folder / "old")
+            os.replace(folder / "new", path)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
     except OSError as error:
         raise RunError(f"{path}: cannot be written: {error}") from error
+
+
+def check_place(path: Path) -> None:
+    """Refuse to put a dataset where something else stands.
+
+    Raises
+    ------
+    InputError
+        If the path exists and is no mcflow dataset.
+    """
+    meta = path / "zarr.json"
+    if path.exists() and not (meta.is_file() and '"mcflow_format"' in meta.read_text(errors="replace")):
+        raise InputError(
+            "is in the way and is not an mcflow dataset; move it, or choose another --out", where=str(path)
+        )
+
+
+def _as_read(dataset: xr.Dataset) -> xr.Dataset:
+    """What reading back would give: counts as floats, missing ones as NaN."""
+    result = dataset.copy()
+    for name, array in dataset.data_vars.items():
+        if array.dtype == np.int64:
+            result[name] = array.where(array != -1).assign_attrs(array.attrs)
+    texts = {
+        name: array.astype(np.dtypes.StringDType()) for name, array in dataset.coords.items() if array.dtype == object
+    }
+    return result.assign_coords(texts)
 
 
 def load(path: str | Path) -> xr.Dataset:
@@ -246,7 +279,7 @@ def load(path: str | Path) -> xr.Dataset:
         try:
             write(dataset, path)
         except RunError:  # a read-only place: what was built is as good
-            return dataset
+            return _as_read(dataset)
     if not path.exists():
         raise InputError("no such dataset", where=str(path))
     try:

@@ -93,9 +93,8 @@ def run_experiment(
     replications = experiment.spec.run.replications
     keys = [point.scenario.key(replications) for point in points]
     theory_keys = [theory_key(point.scenario) for point in points]
-    with store.Journal(store.journal_path(dataset), writing=True) as journal:
-        if fresh:
-            journal.clear()
+    store.check_place(dataset)
+    with store.Journal(store.journal_path(dataset), writing=True, fresh=fresh) as journal:
         optima = _hindsight_scenarios(experiment, points)
         journal.set_layout(layout(experiment, points, keys, theory_keys, [key for key, _ in optima]))
         done = journal.keys()

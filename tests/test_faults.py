@@ -488,6 +488,39 @@ def test_bad_options_of_simulate(folder: Path, words: list[str], place: str) -> 
     assert refuse(folder, *base, *words).startswith(place)
 
 
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        (["--param", "b=2"], "--param"),
+        (["--param", "b=1:3"], "--param b: expected first:last:step with step > 0"),
+        (["--param", "b=3:1:1"], "--param b: expected first:last:step with step > 0"),
+        (["--param", "b=1:3:0"], "--param b: expected first:last:step with step > 0"),
+        (["--param", "b=1:x:1"], "--param b: must be a finite number, got x"),
+        (["--param", "b=1:inf:1"], "--param b: must be a finite number, got inf"),
+        (["--param", "b=1:1e9:1e-3"], "--param b: 999999999001 candidates"),
+        (["--param", "b=0:2:1"], "--param b: must be > 0, got 0"),
+        (["--param", "b=1,nan"], "--param b: must be a finite number, got nan"),
+        (
+            ["--param", "b=1,2", "--param", "lwa=credit"],
+            "--param lwa=credit: unknown parameter 'lwa'; did you mean law?",
+        ),
+        (["--param", "b=1,2", "--objective", "latency"], "--objective: must be one of"),
+        (["--param", "b=1,2", "--limit", "nan"], "--limit: must be > 0 and < 1"),
+        (["--param", "b=1,2", "--slots", "0"], "--slots: must be from 1"),
+        (["--param", "b=1,2", "--replications", "1"], "--replications: must be from 2"),
+        (["--param", "b=1,2", "--jobs", "0"], "--jobs: must be >= 1"),
+        (["--param", "b=1,2", "--policy", "flowcontrol"], "--policy: unknown policy"),
+        (["--param", "b=1,2", "--policy", "class-budget"], "--param"),
+        (["--param", "alpha=0.5,1", "--policy", "greedy"], "--param alpha: must be >= 0 and < 1, got 1"),
+        (["--param", "b=1,2", "--workload", "absent.yaml"], "absent.yaml: no such file"),
+    ],
+)
+def test_bad_options_of_tune(folder: Path, words: list[str], place: str) -> None:
+    (folder / "w.yaml").write_text(WORKLOAD)
+    base = ["tune", "--policy", "flow-control", "--capacity", "100", "--workload", "w.yaml", "--slots", "50", "--json"]
+    assert refuse(folder, *base, *words).startswith(place)
+
+
 def test_a_trace_is_not_overwritten_by_its_results(folder: Path) -> None:
     (folder / "t.csv").write_text(f"{PLAIN}0,1,1\n")
     for option in ("--requests", "--usage"):

@@ -230,7 +230,7 @@ def run(
             "batches": np.array(batches.rows, dtype=np.int64).reshape(-1, TALLY),
             "peak": state.peak.copy(),
             "square": float(state.square[0]),
-            "cut_latency": state.latency.copy(),
+            "cut_latency": state.latency.copy() if drain else state.latency,
             "active": int(live[ACTIVE]),
             "waiting": int(live[WAITING]),
             "arrived": int(live[ARRIVED]),

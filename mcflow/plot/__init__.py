@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from mcflow.errors import InputError
 from mcflow.outputs import check_outputs, replacing
 
@@ -68,6 +70,8 @@ def figure(dataset: xr.Dataset, kind: str | None = None, x: str | None = None, y
     if y is not None and (y not in VARIABLES or y == "verdict" or f"{y}" not in dataset):
         raise InputError(f"no result {y!r}; see mcflow show --columns", where="--y")
     flat = dataset.isel({axis: 0 for axis in axes if axis != x})
+    plain = [str(label).replace("$", r"\$") for label in flat["policy"].values]  # no mathematics in labels
+    flat = flat.assign_coords(policy=np.array(plain, dtype=object))
     with style():
         return importlib.import_module(f"mcflow.plot.{kind}").draw(flat, x, y)
 

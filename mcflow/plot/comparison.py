@@ -39,6 +39,9 @@ def draw(dataset: xr.Dataset, x: str, y: str | None = None) -> Any:
     width = 0.84 / len(labels)
     shown = np.where(np.isin(summary["stability"].values, STUCK), np.nan, summary["latency_mean"].values)
     axis_floor = float(np.nanmin(shown) / 2) if np.isfinite(shown).any() else 1.0
+    tails = summary["latency_p95"].values
+    highest = float(np.nanmax(tails)) if np.isfinite(tails).any() else axis_floor
+    highest = max(highest, axis_floor)
     share = (summary["unfinished"] / summary["arrived"]).values
     for axis, (name, title) in zip(axes.flat, PANELS, strict=True):
         for at, label in enumerate(labels):
@@ -75,7 +78,7 @@ def draw(dataset: xr.Dataset, x: str, y: str | None = None) -> Any:
         axis.grid(axis="x", visible=False)
         if name.startswith("latency"):
             axis.set_yscale("log")
-            axis.set_ylim(axis_floor, max(float(np.nanmax(summary["latency_p95"].values)), axis_floor) * 4)
+            axis.set_ylim(axis_floor, highest * 4)
         else:
             axis.margins(y=0.08)
     for axis in axes[1]:
