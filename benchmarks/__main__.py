@@ -17,7 +17,7 @@ import numpy as np
 from rich.console import Console
 
 import mcflow
-from benchmarks import against_c, against_naive, contract, memory, scaling, speed
+from benchmarks import against_c, against_naive, contract, memory, projection, scaling, speed
 from benchmarks.report import Section, cpu_name
 
 #: Narrowest console that holds every table.
@@ -54,6 +54,7 @@ def main() -> None:
         partial(memory.run, chosen.quick),
         partial(contract.run_time, rounds),
         partial(contract.start, 3),
+        partial(projection.run, rounds),
     )
     numbers = {}
     for run in sections:
