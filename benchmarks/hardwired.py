@@ -1,7 +1,7 @@
 """The kernel with flow control and LIFO written into it: what the policy contract is held against.
 
-The source of `mcflow.engine.kernel` is copied and each call of a hook replaced by what the
-hook does, the budget in a local variable; so the copy follows every change of the kernel.
+The source of `mcflow.engine.kernel` is copied and each call of a hook that does something replaced
+by what it does, the budget in a local variable; so the copy follows every change of the kernel.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from mcflow.engine import kernel
 WIRING = (
     (r"\bbegin\(pol,.*\)", "left = np.int64(draws[i, 0])"),
     (r"( +)answer = admit\(pol,.*\)", r"\1answer = ADMIT if left > 0 else STOP\n\1left -= 1"),
-    (r"\bvictim\(vic, U, M, n, (prv\[U32\(0\)\])\)", r"(\1 if U > M else U32(NONE))"),
-    (r"\bfits\(pol,.*\)(?=:)", "True"),
+    (r"\bvictim\(vic, pool, U, M, n\)", "(prv[U32(0)] if U > M else U32(NONE))"),
     (r"cache=True, ", ""),
 )
 

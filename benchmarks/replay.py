@@ -15,7 +15,7 @@ from mcflow.engine import machine
 from mcflow.engine.state import LIVE
 from mcflow.policies.contract import Setting
 from mcflow.streams import stream
-from mcflow.workload.source import NEVER, PoissonSource
+from mcflow.workload.source import NEVER, Lengths, PoissonSource
 
 
 @dataclass
@@ -28,6 +28,8 @@ class Drawn:
         Requests arriving in each slot, and the policy's budget for it.
     prompt, output, cell : ndarray of int32, shape (>= requests,)
         Lengths in tokens and class, in order of arrival.
+    expected : ndarray of int32, shape (0,)
+        Flow control expects nothing.
     """
 
     arrivals: np.ndarray
@@ -35,16 +37,18 @@ class Drawn:
     prompt: np.ndarray
     output: np.ndarray
     cell: np.ndarray
+    expected: np.ndarray
     max_output: int
     last_arrival: int = NEVER
+    mean: float = 0.0
 
     def counts(self, first: int, count: int) -> np.ndarray:
         """See `Source`."""
         return self.arrivals[first : first + count]
 
-    def lengths(self, need: int, live: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def lengths(self, need: int, live: np.ndarray) -> Lengths:
         """See `Source`: everything, read on from the cursor."""
-        return self.prompt, self.output, self.cell
+        return self.prompt, self.output, self.cell, self.expected
 
     def next_arrival(self, slot: int) -> int:
         """See `Source`."""

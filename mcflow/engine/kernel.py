@@ -105,8 +105,8 @@ def advance(  # type: ignore[no-untyped-def]
         Arrivals in each slot; with ``endless``, the supply on offer.
     prompts, outputs, cells : ndarray of int32, shape (>= arrivals,)
         Lengths (tokens) and cell of the next requests, read from ``state.live[CURSOR]``.
-    expectations : ndarray of int32, shape (>= arrivals,) or (0,)
-        What the policy expects of their outputs; empty for a policy that knows nothing.
+    expectations : ndarray of int32, shape (>= arrivals,), or None
+        What the policy expects of their outputs; None for a policy that knows nothing.
     usage : ndarray of int64, shape (slots, 5) or (0, 5)
         Trajectory to fill, see `USAGE_COLUMNS`.
     t0, M, reject_above, buckets, ring, last_arrival, warm, patience : int
@@ -133,7 +133,7 @@ def advance(  # type: ignore[no-untyped-def]
     stuck = live[STUCK]
     mask = ring - 1
     recording = len(record.status) > 0
-    expecting = len(expectations) > 0
+    expecting = expectations is not None
     lowest = live[LOWEST]
     keep_usage = len(usage) > 0
     verdict = RUNNING
@@ -173,10 +173,10 @@ def advance(  # type: ignore[no-untyped-def]
             pool.output[p] = outputs[at]
             pool.arrived[p] = U32(t)
             line = U32(LINE)
-            if expecting:
+            if expectations is not None:
                 pool.expected[p] = U32(expectations[at])
             if buckets > 1:
-                k = np.int64(expectations[at] if sorted_by_expected else cells[at])
+                k = np.int64(pool.expected[p]) if sorted_by_expected else np.int64(cells[at])
                 line = U32(LINE + k)
                 pool.bucket[p] = line
                 lowest = min(lowest, k)

@@ -141,16 +141,18 @@ def _power_of_two(least: int) -> int:
     return 1 << max(0, (least - 1).bit_length())
 
 
-@functools.cache
 def _kernel_for(state: type) -> Any:
-    """The cached kernel for the package's own policies; a fresh one for anybody else's.
+    """The cached kernel for the package's own policies; one apart for anybody else's.
 
     Numba's cache index names the module of every policy it has seen: one from outside the package
     would break the cache for all processes that cannot import it, and answer from old code after
     an edit, because only the package's sources are hashed.
     """
-    if state.__module__.startswith("mcflow."):
-        return kernel.advance
+    return kernel.advance if state.__module__.startswith("mcflow.") else _kernel_apart(state)
+
+
+@functools.cache
+def _kernel_apart(state: type) -> Any:
     return njit(nogil=True, error_model="numpy")(kernel.advance.py_func)
 
 
@@ -217,7 +219,7 @@ def run(
     reject_above = NEVER if system.victims == "none" else system.capacity
     empty_usage = np.zeros((0, len(USAGE_COLUMNS)), np.int64)
     no_words = np.zeros(0, np.uint64)
-    advance = _kernel_for(type(pol))  # type: ignore[arg-type]
+    advance = _kernel_for(type(pol))
     t = 0
     verdict = HORIZON
     limit = horizon + max(LONGEST_DRAIN, 100 * horizon) if drain else horizon
@@ -266,7 +268,8 @@ def run(
         if recorded and live[ARRIVED] + need > len(record.status):
             more = new_record(max(len(record.status), need))
             record = Record(*(np.concatenate(pair) for pair in zip(record, more, strict=True)))
-        prompts, outputs, cells, expectations = source.lengths(need, live)
+        prompts, outputs, cells, expected = source.lengths(need, live)
+        expectations = None if params.uses is None else expected
         usage = np.zeros((count, len(USAGE_COLUMNS)), np.int64) if keep_usage else empty_usage
         before = state.tally.copy()
         executed = advance(
