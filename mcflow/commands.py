@@ -225,6 +225,8 @@ def theory_of(*, capacity: int, workload: Path | None, budget: str | None, law: 
             return class_budget_report(
                 file.lengths, capacity, [Budget.of(b).mean for b in budget.split(",")], file.rate
             )
+        if budget is None and law != "credit":
+            raise InputError("--law goes with --budget")
         chosen = None if budget is None else Budget.of(budget, law)
     except InputError as error:
         raise error.at("--budget") from None
@@ -277,7 +279,7 @@ def tune_once(
         raise error.at("--policy") from None
     ranges = [text for text in param if ":" in text or ("," in text and chosen.buckets != "class")]
     if len(ranges) != 1:
-        raise InputError("give one parameter a range, as b=10:14:0.5 or b=10,12,14", where="--param")
+        raise InputError("give exactly one parameter a range, as b=10:14:0.5 or b=10,12,14", where="--param")
     name, _, text = ranges[0].partition("=")
     fixed = [other for other in param if other is not ranges[0]]
     try:

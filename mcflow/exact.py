@@ -33,7 +33,8 @@ def exact(value: Exact) -> Fraction:
     if isinstance(value, bool):
         raise InputError(f"must be a number, got {value}")
     if not isinstance(value, int | float | str):
-        raise InputError(f"must be a number, got {value!r}")
+        kinds = {list: "a list", tuple: "a list", dict: "a mapping"}
+        raise InputError(f"must be a number, got {kinds.get(type(value), 'nothing')}")
     try:
         if isinstance(value, str):
             text = value.strip().replace("_", "")

@@ -23,6 +23,8 @@ def check_outputs(*targets: Path | None, inputs: tuple[Path | None, ...] = ()) -
         if target is None:
             continue
         folder = target.parent
+        if target.exists() and not target.is_file() and not target.is_dir():
+            raise InputError("is not a regular file; give another", where=str(target))
         if target.is_dir():
             raise InputError("is a folder; give a file", where=str(target))
         if not folder.is_dir():

@@ -285,6 +285,7 @@ def load(path: str | Path) -> xr.Dataset:
     try:
         dataset = xr.open_zarr(path, consolidated=False).load()
         schema.validate(dataset)
+        dataset = dataset[[name for name in schema.VARIABLES if name in dataset]]
     except Exception as error:  # whatever a foreign folder provokes in zarr
         raise InputError(
             f"is not an mcflow dataset ({str(error).splitlines()[0] if str(error) else error!r})", where=str(path)

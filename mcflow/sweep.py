@@ -85,6 +85,8 @@ def run_experiment(
         experiment = Experiment(experiment)
     if backend not in BACKENDS:
         raise InputError(f"unknown backend {backend!r}; known: {', '.join(BACKENDS)}", where="--backend")
+    if scheduler is not None and backend != "dask":
+        raise InputError("goes with --backend dask only", where="--scheduler")
     if jobs == 0 or jobs < -1:
         raise InputError(f"must be >= 1, or -1 for all cores, got {jobs}", where="--jobs")
     points = expand(experiment)

@@ -155,8 +155,8 @@ def tune(
     """
     from joblib import Parallel, delayed
 
-    if len(candidates) < 2:
-        raise InputError("give at least two candidates")
+    if len({value for value, _ in candidates}) < max(len(candidates), 2):
+        raise InputError("give at least two candidates, each once")
     field_ = [Candidate(value, scenario) for value, scenario in candidates]
     name, sign = OBJECTIVES[objective]
     rounds = -(-replications // ROUND)

@@ -121,7 +121,8 @@ class YamlFile:
             node = _constructing(loader)
             if node is not None:
                 where = f"{name}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
-                raise InputError(f"{str(node.value)[:40]!r} does not suit its tag ({said})", where=where) from None
+                why = f": {said}" if isinstance(error, ValueError) else ""
+                raise InputError(f"{str(node.value)[:40]!r} does not suit its tag{why}", where=where) from None
             raise InputError(f"not valid YAML: {said}", where=name) from None
         return cls(name, data, node)
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from mcflow.exact import Exact
     from mcflow.workload.lengths import LengthLaw
 
+#: Longest output (tokens) that the laws are computed for, which go age by age.
+LONGEST = 100_000
+
 __all__ = ["class_budget_report", "theory_report"]
 
 
@@ -84,6 +87,15 @@ def _saturated(law: LengthLaw, capacity: int, budget: Budget) -> dict[str, int |
     from mcflow.theory.capacity import slack
     from mcflow.theory.screen import TooLargeError
 
+    report: dict[str, int | float | bool | str | None] = {
+        "budget": number(budget.mean),
+        "budget_law": budget.law,
+        "mean_usage": float(budget.mean * law.mean_workload),
+        "slack": float(slack(law, budget.mean, capacity)),
+    }
+    if law.max_output > LONGEST:
+        names = ("overflow_exact", "bound_hoeffding_paper", "bound_hoeffding", "bound_bernstein", "bound_chernoff")
+        return report | {"sd_usage": None} | dict.fromkeys(names)
     # Each bound is at most the next by proof; where they agree to the last digit (no slack
     # to speak of) rounding must not say otherwise.
     paper = bounds.hoeffding_paper(law, budget, capacity)
@@ -94,12 +106,8 @@ def _saturated(law: LengthLaw, capacity: int, budget: Budget) -> dict[str, int |
         overflow = _least(exact.overflow_probability(law, budget, capacity), chernoff)
     except TooLargeError:
         overflow = None
-    return {
-        "budget": number(budget.mean),
-        "budget_law": budget.law,
-        "mean_usage": exact.mean_usage(law, budget),
+    return report | {
         "sd_usage": exact.sd_usage(law, budget),
-        "slack": float(slack(law, budget.mean, capacity)),
         "overflow_exact": overflow,
         "bound_hoeffding_paper": paper,
         "bound_hoeffding": by_age,
