@@ -112,6 +112,7 @@ def run(
         sweep = run_experiment(loaded, out, jobs=jobs, backend=backend, scheduler=scheduler, fresh=fresh, progress=bar)
     from mcflow import store
     from mcflow.plot import save
+    from mcflow.schema import VERDICTS
 
     dataset = store.load(sweep.dataset)
     _show_tables(dataset, None)
@@ -120,6 +121,11 @@ def run(
     print(f"dataset: {sweep.dataset}")
     for path in figures:
         print(f"figure:  {path}")
+    overfull = int((dataset["verdict"] == VERDICTS.index("overfull")).any("replication").sum())
+    if overfull:
+        raise RunError(
+            f"{overfull} point(s) ended early: more requests waited than memory holds; lower the rate or run.slots"
+        )
 
 
 @app.command()
@@ -258,6 +264,8 @@ def show(
     if versus not in dataset["policy"].values.tolist():
         raise InputError(f"no policy {versus!r}; there are: {', '.join(dataset['policy'].values)}", where="--versus")
     _check_columns(names, _names(measured=True))
+    if dataset.sizes["policy"] < 2:
+        raise InputError("there is no other policy to compare with", where="--versus")
     report.console().print(report.versus_table(dataset, versus, names))
 
 

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from mcflow import policies
 from mcflow.budget import Budget
-from mcflow.errors import InputError
+from mcflow.errors import InputError, RunError
 from mcflow.exact import exact
 from mcflow.experiment import WorkloadFile
 from mcflow.policies.contract import Policy, PolicyParams
@@ -158,6 +158,7 @@ def simulate_once(
             outcome = simulate(scenario, record=record, keep_usage=keep_usage)
         except InputError as error:
             raise error.at("--param") from None
+        _not_overfull(outcome)
         messages = [] if slots else [f"{default_slots:,} slots; --slots sets another horizon"]
         return outcome, messages + _rejections(outcome, capacity)
     assert trace is not None
@@ -180,6 +181,7 @@ def simulate_once(
         )  # fmt: skip
     except InputError as error:
         raise error.at(str(trace)) from None
+    _not_overfull(outcome)
     return outcome, [*rows.notices, *_rejections(outcome, capacity)]
 
 
@@ -188,6 +190,16 @@ def _check_rows(slots: int) -> None:
     if slots > MOST_ROWS:
         raise InputError(
             f"would have a row for each of {slots:,} slots; give --slots below {MOST_ROWS:,}", where="--usage"
+        )
+
+
+def _not_overfull(outcome: Outcome) -> None:
+    """A run that had to end because its line outgrew memory has no result to report."""
+    if outcome.verdict == "overfull":
+        summary = outcome.summary()
+        raise RunError(
+            f"{summary['waiting']:,} requests wait after {summary['slots']:,} slots and the line grows beyond memory; "
+            "lower the rate or simulate fewer slots"
         )
 
 

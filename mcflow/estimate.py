@@ -116,6 +116,7 @@ def stability(dataset: xr.Dataset) -> xr.DataArray:
     for state, holds in (
         (STABLE, (count >= 2) & (mean + reach < NEGLIGIBLE * rate)),
         (UNSTABLE, (count >= 2) & (mean - reach > 0) & growth),
+        (UNSTABLE, (dataset["verdict"] == VERDICTS.index("overfull")).any("replication")),
         (SATURATED, rate.isnull()),
         (DRAINED, rate.notnull() & bool(dataset.attrs.get("drain", 0))),
         (LIVELOCK, (dataset["verdict"] == VERDICTS.index("livelock")).any("replication")),

@@ -20,7 +20,7 @@ from mcflow.scenario import LARGEST_RATE
 from mcflow.schema import VARIABLES
 from mcflow.spec import TAKEN, ExperimentSpec, LengthsSpec, Strict, WorkloadSpec, readable
 from mcflow.workload.lengths import LengthLaw
-from mcflow.workload.predictions import Predictions
+from mcflow.workload.predictions import LARGEST_ERROR, Predictions
 from mcflow.yamlfile import Place, YamlFile
 
 
@@ -104,6 +104,8 @@ class Experiment(Loaded):
         self.lengths = self.law(self.spec.workload.lengths, ("workload", "lengths"))
         self._check_axes()
         self._check_figures()
+        if self.spec.hindsight and all(entry.supply == "endless" for entry in self.spec.policies):
+            raise self.error(("hindsight",), "needs a policy with arrivals; an endless supply has no optimum")
         labels = [entry.label for entry in self.spec.policies]
         for i, label in enumerate(labels):
             if label in labels[:i]:
@@ -188,6 +190,9 @@ class WorkloadFile(Loaded):
             if isinstance(getattr(known, name), AxisRef | Derived):
                 raise self.error(("predictions", name), "a workload file needs a number")
         values = {name: float(getattr(known, name)) for name in ("sigma", "width") if getattr(known, name) is not None}
+        for name, value in values.items():
+            if not 0 <= value <= LARGEST_ERROR[name]:
+                raise self.error(("predictions", name), f"must be from 0 to {LARGEST_ERROR[name]}, got {value:g}")
         self.predictions = Predictions(known.kind, **values)
         self.rate: Fraction | None = None
         if spec.rates is not None:

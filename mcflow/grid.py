@@ -18,7 +18,7 @@ from mcflow.experiment import Experiment
 from mcflow.quantity import AxisRef, Derived, evaluate
 from mcflow.scenario import LARGEST_CAPACITY, LARGEST_RATE, Scenario, automatic_warmup, setting_of
 from mcflow.spec import PolicySpec, readable
-from mcflow.workload.predictions import Predictions
+from mcflow.workload.predictions import LARGEST_ERROR, Predictions
 from mcflow.yamlfile import Place
 
 LARGEST_GRID = 1_000_000
@@ -204,9 +204,8 @@ class _Cell:
             quantity = getattr(spec, name)
             if quantity is not None:
                 value = self.value(quantity, ("workload", "predictions", name))
-                if not 0 <= value <= (1 if name == "width" else 10):
-                    most = 1 if name == "width" else 10
+                if not 0 <= value <= LARGEST_ERROR[name]:
                     place = ("workload", "predictions", name)
-                    raise self.error(quantity, place, f"must be from 0 to {most}, got {shown(value)}")
+                    raise self.error(quantity, place, f"must be from 0 to {LARGEST_ERROR[name]}, got {shown(value)}")
                 values[name] = float(value)
         return Predictions(spec.kind, **values)

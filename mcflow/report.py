@@ -219,7 +219,9 @@ def tuning_table(tuning: Tuning, parameter: str, objective: str) -> Table:
     for head in (parameter, objective, "replications", "state"):
         table.add_column(head, justify="left" if head == "state" else "right", no_wrap=True)
     for c in tuning.candidates:
-        shown = "-" if c.state in (estimate.LIVELOCK, estimate.BLOCKED) else with_error(c.mean, c.half_width)
+        shown = (
+            with_error(c.mean, c.half_width) if c.state.startswith(("racing", "winner", "runner", "dropped")) else "-"
+        )
         table.add_row(f"{float(c.value):g}", shown, str(len(c.results)), c.state)
     return table
 
@@ -228,7 +230,10 @@ def tuning_notes(tuning: Tuning, parameter: str) -> list[str]:
     """The winner, its lead, and what the exact law would have said."""
     lines = []
     if tuning.winner is None:
-        lines.append("no candidate will do")
+        lines.append(
+            "no candidate is shown to do: each is unstable, above the limit, or ran for too few slots to be sure "
+            "(--slots, --replications, --drain)"
+        )
     else:
         lines.append(f"winner: {parameter} = {float(tuning.winner.value):g}")
     if not math.isnan(tuning.lead):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 
 #: How a run ended, by code (`verdict`).
-VERDICTS = ("running", "completed", "horizon", "livelock", "blocked")
+VERDICTS = ("running", "completed", "horizon", "livelock", "blocked", "overfull")
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,12 @@ MEASURED: tuple[Variable, ...] = (
     Variable("waiting", "i8", "requests", "requests waiting at the horizon"),
     Variable("rejected", "i8", "requests", "requests that can never fit, refused on arrival"),
     Variable("evictions", "i8", "events", "evictions, whole run"),
-    Variable("verdict", "i8", "1", "how the run ended: 1 completed, 2 horizon, 3 livelock, 4 blocked"),
+    Variable(
+        "verdict",
+        "i8",
+        "1",
+        "how the run ended: 1 completed, 2 horizon, 3 livelock, 4 blocked, 5 overfull (too many waiting)",
+    ),
 )
 
 COMPUTED: tuple[Variable, ...] = (

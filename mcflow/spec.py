@@ -340,7 +340,8 @@ class ExperimentSpec(Strict):
     @model_validator(mode="after")
     def _hindsight_is_finite(self) -> ExperimentSpec:
         if self.hindsight > self.run.replications or (self.hindsight and not self.run.drain):
-            message = "needs run.drain: true" if not self.run.drain else "at most run.replications"
+            most = f"must be at most run.replications, {self.run.replications}, got {self.hindsight}"
+            message = "needs run.drain: true" if not self.run.drain else most
             raise PydanticCustomError("hindsight", "{m}", {"m": message, "key": "hindsight"})
         return self
 

@@ -114,8 +114,19 @@ class Journal:
         found = {}
         for key, value in self._db.execute("SELECT key, value FROM points"):
             if key in wanted:
-                found[key] = np.load(io.BytesIO(value), allow_pickle=False)
+                row = _decoded(value)
+                if row is not None:
+                    found[key] = row
         return found
+
+    def drop_damaged(self) -> int:
+        """Delete rows that cannot be read, so that they are computed again; returns how many."""
+        damaged = [
+            (key,) for key, value in self._db.execute("SELECT key, value FROM points") if _decoded(value) is None
+        ]
+        with self._db:
+            self._db.executemany("DELETE FROM points WHERE key = ?", damaged)
+        return len(damaged)
 
     def set_layout(self, layout: dict[str, Any]) -> None:
         """Save what turns the rows into a dataset, see `build`."""
@@ -129,6 +140,15 @@ class Journal:
             raise InputError("holds no experiment yet", where=str(self.path))
         layout: dict[str, Any] = json.loads(row[0])
         return layout
+
+
+def _decoded(value: bytes) -> np.ndarray | None:
+    """The record of a row, None if it is damaged."""
+    try:
+        row = np.load(io.BytesIO(value), allow_pickle=False)
+    except (ValueError, EOFError, OSError):
+        return None
+    return row if row.dtype.names else None
 
 
 def journal_path(dataset: Path) -> Path:
@@ -146,6 +166,7 @@ def build(journal: Journal) -> xr.Dataset:
     """
     import xarray as xr
 
+    stamp = journal.path.stat().st_mtime_ns  # before anything is read: what comes later makes it stale
     layout = journal.layout()
     shape = [len(layout["policies"]["label"]), *(len(values) for values in layout["axes"].values())]
     dims = ["policy", *layout["axes"]]
@@ -189,7 +210,7 @@ def build(journal: Journal) -> xr.Dataset:
         **layout["axes"],
         "replication": np.arange(replications),
     }
-    dataset = xr.Dataset(variables, coords, layout["attributes"])
+    dataset = xr.Dataset(variables, coords, layout["attributes"] | {"journal_stamp": str(stamp)})
     for name in variables:
         if dataset[name].dtype == np.int64:
             dataset[name].encoding["_FillValue"] = -1
@@ -251,6 +272,7 @@ def _as_read(dataset: xr.Dataset) -> xr.Dataset:
     texts = {
         name: array.astype(np.dtypes.StringDType()) for name, array in dataset.coords.items() if array.dtype == object
     }
+    result.attrs.pop("journal_stamp", None)
     return result.assign_coords(texts)
 
 
@@ -273,7 +295,7 @@ def load(path: str | Path) -> xr.Dataset:
     if path.suffix != ".zarr":
         raise InputError("is not a dataset; give RESULTS.zarr", where=str(path))
     journal = journal_path(path)
-    if journal.exists() and (not path.exists() or _stamp(path) < journal.stat().st_mtime_ns):
+    if journal.exists() and (not path.exists() or _stamp(path) != journal.stat().st_mtime_ns):
         with Journal(journal) as opened:
             dataset = build(opened)
         try:
@@ -285,6 +307,7 @@ def load(path: str | Path) -> xr.Dataset:
     try:
         dataset = xr.open_zarr(path, consolidated=False).load()
         schema.validate(dataset)
+        dataset.attrs.pop("journal_stamp", None)  # says which state of the journal, nothing of the results
         dataset = dataset[[name for name in schema.VARIABLES if name in dataset]]
     except Exception as error:  # whatever a foreign folder provokes in zarr
         raise InputError(
@@ -294,8 +317,11 @@ def load(path: str | Path) -> xr.Dataset:
 
 
 def _stamp(path: Path) -> int:
-    meta = path / "zarr.json"
-    return meta.stat().st_mtime_ns if meta.exists() else 0
+    """State of the journal (its time of change, ns) that a dataset was built from; 0 if it does not say."""
+    try:
+        return int(json.loads((path / "zarr.json").read_text())["attributes"]["journal_stamp"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
 
 
 def export(dataset: xr.Dataset, target: Path) -> None:

@@ -99,6 +99,7 @@ def run_experiment(
     with store.Journal(store.journal_path(dataset), writing=True, fresh=fresh) as journal:
         optima = _hindsight_scenarios(experiment, points)
         journal.set_layout(layout(experiment, points, keys, theory_keys, [key for key, _ in optima]))
+        journal.drop_damaged()
         done = journal.keys()
         scenarios = dict(zip(keys, (point.scenario for point in points), strict=True))
         theories = {key: p.scenario for key, p in zip(theory_keys, points, strict=True) if key is not None}

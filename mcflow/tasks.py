@@ -47,7 +47,7 @@ class Task:
 def theory_key(scenario: Scenario) -> str | None:
     """Key of the saturated process of a scenario, None for policies without a total budget."""
     budget = getattr(scenario.params, "budget", None)
-    if not isinstance(budget, Budget):
+    if not isinstance(budget, Budget) or scenario.block_size != 1:  # the law is that of single tokens
         return None
     content = ["theory", scenario.workload_key, budget.law, str(budget.mean), scenario.capacity, results_hash()]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]

@@ -17,6 +17,7 @@ import numpy as np
 
 from mcflow.budget import Budget
 from mcflow.errors import InputError
+from mcflow.estimate import DRIFT_LEVEL, GROWTH
 from mcflow.exact import exact, number
 from mcflow.scenario import Scenario
 from mcflow.simulate import simulate
@@ -49,6 +50,8 @@ class Candidate:
     scenario : Scenario
     results : list of float
         The objective's result, one a replication.
+    drifts : list of (float, bool)
+        Drift of the waiting line, and whether it was longer late than on average (`mcflow.estimate`).
     state : str
         ``racing``, ``winner``, ``runner-up``, ``dropped``, or how its runs ended (``livelock`` ...).
     """
@@ -56,6 +59,7 @@ class Candidate:
     value: Fraction
     scenario: Scenario
     results: list[float] = field(default_factory=list)
+    drifts: list[tuple[float, bool]] = field(default_factory=list)
     state: str = "racing"
 
     @property
@@ -155,6 +159,8 @@ def tune(
     """
     from joblib import Parallel, delayed
 
+    if objective == "overflow" and candidates and candidates[0][1].params.budgets is None:
+        raise InputError("the objective overflow is for policies with a budget, where more means more overflow")
     if len({value for value, _ in candidates}) < max(len(candidates), 2):
         raise InputError("give at least two candidates, each once")
     field_ = [Candidate(value, scenario) for value, scenario in candidates]
@@ -169,10 +175,15 @@ def tune(
             numbers = range(first, min(first + ROUND, replications))
             done = parallel(delayed(_one)(c.scenario, r, name) for c in racing for r in numbers)
             for i, candidate in enumerate(racing):
-                for value, verdict in done[i * len(numbers) : (i + 1) * len(numbers)]:
+                for value, verdict, drift in done[i * len(numbers) : (i + 1) * len(numbers)]:
                     candidate.results.append(value)
-                    if verdict in ("livelock", "blocked"):
+                    candidate.drifts.append(drift)
+                    if verdict in ("livelock", "blocked", "overfull"):
                         candidate.state = verdict
+                if math.isnan(candidate.mean) and candidate.state == "racing":
+                    candidate.state = "nothing finished"
+                elif candidate.state == "racing" and not candidate.scenario.drain and _unstable(candidate):
+                    candidate.state = "unstable"
             if objective == "overflow":
                 _drop_beyond(field_, limit, doubt)
             else:
@@ -187,9 +198,23 @@ def tune(
     return _finish(field_, sign, guided, limit)
 
 
-def _one(scenario: Scenario, replication: int, name: str) -> tuple[float, str]:
+def _one(scenario: Scenario, replication: int, name: str) -> tuple[float, str, tuple[float, bool]]:
     outcome = simulate(scenario, replication)
-    return float(outcome.metrics()[name]), outcome.verdict
+    metrics = outcome.metrics()
+    longer = metrics["waiting_late"] > GROWTH * metrics["waiting_mean"]
+    return float(metrics[name]), outcome.verdict, (metrics["backlog_slope"], longer)
+
+
+def _unstable(candidate: Candidate) -> bool:
+    """The drift test of `mcflow.estimate.stability`: without draining, such a latency means nothing."""
+    from scipy.special import stdtrit
+
+    slopes = np.array([slope for slope, _ in candidate.drifts])
+    if np.isnan(slopes).any() or len(slopes) < 2:
+        return False
+    error = slopes.std(ddof=1) / math.sqrt(len(slopes))
+    grows = np.mean([longer for _, longer in candidate.drifts]) > 0.5
+    return bool(grows and slopes.mean() > stdtrit(len(slopes) - 1, DRIFT_LEVEL) * error)
 
 
 def _drop_worse(candidates: list[Candidate], sign: int, doubt: float) -> None:

@@ -142,10 +142,7 @@ def test_tuning_finds_the_budget_and_drops_the_rest() -> None:
 
 def test_tuning_for_an_overflow_probability() -> None:
     """MODEL section 2: with a queue that is never empty 11 overflows in 0.04 % of the slots, 12 in 4.4 %."""
-    cases = [
-        (Fraction(b), scenario("flow-control", {"b": b}, slots=20_000, warmup=1000, drain=False))
-        for b in (10, 11, 12, 13)
-    ]
+    cases = [(Fraction(b), scenario("flow-control", {"b": b}, slots=20_000, warmup=1000)) for b in (10, 11, 12, 13)]
     result = tune(cases, "overflow", replications=16, limit=0.01)
     assert result.winner is not None
     assert result.winner.value == 11

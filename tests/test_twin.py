@@ -186,6 +186,16 @@ def test_projection_policies_with_beta_victims(policy, beta, seed, **case):
     assert_same(kernel(policy, {}, seed=seed, block=7, beta=Fraction(beta), **case), twin)
 
 
+def test_an_estimate_may_grow_beyond_every_prediction():
+    """a-min learns 4 from an eviction where no prediction was above 2; its line must exist."""
+    case = {"rows": [(27.0, 0, 5), (27.0, 0, 3)], "capacity": 5, "slots": 300, "victims": "beta"}
+    word = int(stream(0, "trace", 0, "policy").random_raw())
+    twin = naive.simulate(
+        "a-min", {}, patience=PATIENCE, beta=0.05, uniforms=splitmix(word), predictions=[1, 2], **case
+    )
+    assert_same(kernel("a-min", {}, beta=Fraction("0.05"), predictions=np.array([1, 2]), **case), twin)
+
+
 @settings(max_examples=200)
 @given(policy=st.sampled_from(["mc", "mc-sf", "a-max"]), extra=st.integers(0, 9), **common)
 def test_projection_with_truth_or_upper_bounds_never_overflows(policy, extra, **case):

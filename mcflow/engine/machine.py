@@ -20,6 +20,7 @@ from mcflow.engine.state import (
     LATENCY_COUNT,
     LATENCY_SUM,
     LOWEST,
+    OVERFULL,
     SLOTS,
     TALLY,
     USAGE_COLUMNS,
@@ -31,7 +32,6 @@ from mcflow.engine.state import (
     new_record,
     new_state,
 )
-from mcflow.errors import RunError
 from mcflow.policies.contract import Policy, PolicyParams, Setting
 from mcflow.policies.victims import VICTIMS
 from mcflow.workload.source import NEVER, EndlessSource, Source
@@ -46,7 +46,7 @@ BATCHES = 128
 #: Requests that one kernel call may bring on average, so that room for arrivals stays modest.
 CHUNK = 1 << 20
 
-#: Most requests in the system at once: beyond it (a gigabyte) a line that grows has proved its point.
+#: Most requests in the system at once: beyond it (a gigabyte) the run ends with the verdict `overfull`.
 LARGEST_POOL = 1 << 24
 
 #: Slots that serving the rest may take at least, before a drained run is cut off.
@@ -259,10 +259,8 @@ def run(
         if need > space - live[ACTIVE] - live[WAITING]:
             extra = max(space, need)
             if space + extra > LARGEST_POOL:
-                waiting = int(live[WAITING])
-                raise RunError(
-                    f"{waiting:,} requests wait in slot {t:,} and more come than memory holds; simulate fewer slots"
-                )
+                verdict = OVERFULL
+                break
             pool = grow_pool(pool, live, extra)
             space += extra
         if recorded and live[ARRIVED] + need > len(record.status):

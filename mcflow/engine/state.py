@@ -35,7 +35,7 @@ PEAK_USAGE, PEAK_DEMAND, PEAK = range(3)
 # Columns of the usage trajectory.
 USAGE_COLUMNS = ("demand", "usage", "active", "waiting", "evicted")
 
-RUNNING, COMPLETED_RUN, HORIZON, LIVELOCK, BLOCKED = range(5)
+RUNNING, COMPLETED_RUN, HORIZON, LIVELOCK, BLOCKED, OVERFULL = range(6)
 
 # Status of one recorded request.
 WAITING_NOW, ACTIVE_NOW, DONE, REFUSED = range(4)

@@ -54,7 +54,7 @@ def draw(dataset: xr.Dataset, x: str, y: str | None = None) -> Any:
     entries = {
         label: entries[label] for label in sorted(entries, key=lambda label: (label in theory, label.partition(":")))
     }
-    figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=2 if len(panels) == 1 else 4)
+    figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=2 if len(panels) == 1 else 3)
     figure.suptitle(f"{dataset.attrs['name']}: overflow probability, 95 % intervals", fontsize=10)
     return figure
 

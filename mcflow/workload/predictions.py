@@ -16,6 +16,9 @@ from mcflow.errors import InputError
 KINDS = ("truth", "noise", "interval", "range")
 USES = ("prediction", "lower", "upper")
 
+#: Largest parameter of each random kind.
+LARGEST_ERROR = {"sigma": 10, "width": 1}
+
 #: Largest expectation (tokens): waiting lines and the memory profile are indexed by it.
 LONGEST = 2**22
 
