@@ -110,12 +110,14 @@ def run(
     loaded = Experiment(experiment, set_)
     with Bar(loaded.spec.name) as bar:
         sweep = run_experiment(loaded, out, jobs=jobs, backend=backend, scheduler=scheduler, fresh=fresh, progress=bar)
-    from mcflow import store
+    from mcflow import report, store
     from mcflow.plot import save
     from mcflow.schema import VERDICTS
 
     dataset = store.load(sweep.dataset)
     _show_tables(dataset, None)
+    if any(figure.kind == "comparison" for figure in loaded.spec.figures) and dataset.sizes["policy"] > 1:
+        report.console().print(report.versus_table(dataset, str(dataset["policy"].values[0])))
     figures = [save(dataset, figure.kind, sweep.dataset, x=figure.x, y=figure.y) for figure in loaded.spec.figures]
     print(f"points:  {sweep.computed} of {sweep.total} tasks computed now, the rest found in the journal")
     print(f"dataset: {sweep.dataset}")

@@ -19,6 +19,9 @@ PANELS = (
     ("token_throughput_completed", "tokens of completed requests per slot"),
 )
 
+#: Latencies that span more than this go on a log scale.
+WIDE = 10
+
 STUCK = estimate.NO_STEADY_STATE
 
 
@@ -39,9 +42,11 @@ def draw(dataset: xr.Dataset, x: str, y: str | None = None) -> Any:
     width = 0.84 / len(labels)
     shown = np.where(np.isin(summary["stability"].values, STUCK), np.nan, summary["latency_mean"].values)
     axis_floor = float(np.nanmin(shown) / 2) if np.isfinite(shown).any() else 1.0
-    tails = summary["latency_p95"].values
+    tails = np.where(np.isin(summary["stability"].values, STUCK), np.nan, summary["latency_p95"].values)
     highest = float(np.nanmax(tails)) if np.isfinite(tails).any() else axis_floor
-    highest = max(highest, axis_floor)
+    highest = max(highest, axis_floor, 1.0)
+    wide = highest > WIDE * axis_floor > 0
+    axis_floor = axis_floor if wide else 0.0
     share = (summary["unfinished"] / summary["arrived"]).values
     for axis, (name, title) in zip(axes.flat, PANELS, strict=True):
         for at, label in enumerate(labels):
@@ -76,9 +81,11 @@ def draw(dataset: xr.Dataset, x: str, y: str | None = None) -> Any:
         axis.set_xticks(np.arange(len(groups)), [f"{value:g}" for value in groups])
         axis.set_title(title, fontsize=9)
         axis.grid(axis="x", visible=False)
+        axis.set_xlim(-0.6, len(groups) - 0.4)
         if name.startswith("latency"):
-            axis.set_yscale("log")
-            axis.set_ylim(axis_floor, highest * 4)
+            if wide:
+                axis.set_yscale("log")
+            axis.set_ylim(axis_floor, highest * (4 if wide else 1.4))
         else:
             axis.margins(y=0.08)
     for axis in axes[1]:
