@@ -72,6 +72,21 @@ def _one_of(option: str, value: str, known: list[str]) -> None:
         raise InputError(f"must be one of {', '.join(known)}, got {value!r}", where=option)
 
 
+def _policy(name: str) -> Policy:
+    try:
+        return policies.get(name)
+    except InputError as error:
+        raise error.at("--policy") from None
+
+
+def _arriving(workload: Path) -> WorkloadFile:
+    """A workload file that says how many requests arrive."""
+    file = WorkloadFile(workload)
+    if file.rate is None:
+        raise InputError("no arrival rate; give arrivals: {kind: poisson, rate: ...}", where=str(workload))
+    return file
+
+
 def _beta(victims: str, text: str | None, params: PolicyParams) -> Fraction:
     """Probability of the victim rule beta: the policy's own parameter, or the option."""
     own = getattr(params, "beta", None)
@@ -131,10 +146,7 @@ def simulate_once(
         _bounded("--slots", slots, 1, LONGEST)
     _one_of("--progress", progress, ["reset", "recompute"])
     _one_of("--service", service, ["unit"])
-    try:
-        chosen = policies.get(policy)
-    except InputError as error:
-        raise error.at("--policy") from None
+    chosen = _policy(policy)
     victims = chosen.victims if victims is None else victims
     _one_of("--victims", victims, list(VICTIMS))
     params = parameters(chosen, param)
@@ -147,9 +159,7 @@ def simulate_once(
     if workload is not None:
         if time_unit is not None:
             raise InputError("goes with --trace only", where="--time-unit")
-        file = WorkloadFile(workload)
-        if file.rate is None:
-            raise InputError("no arrival rate; give arrivals: {kind: poisson, rate: ...}", where=str(workload))
+        file = _arriving(workload)
         scenario = Scenario(
             policy, params, capacity, file.lengths, file.rate, slots or default_slots, 0, seed, victims, recompute,
             block_size, probability, file.predictions,
@@ -282,13 +292,8 @@ def tune_once(
         raise InputError(f"must be > 0 and < 1, got {limit:g}", where="--limit")
     if jobs == 0 or jobs < -1:
         raise InputError(f"must be >= 1, or -1 for all cores, got {jobs}", where="--jobs")
-    file = WorkloadFile(workload)
-    if file.rate is None:
-        raise InputError("no arrival rate; give arrivals: {kind: poisson, rate: ...}", where=str(workload))
-    try:
-        chosen = policies.get(policy)
-    except InputError as error:
-        raise error.at("--policy") from None
+    file = _arriving(workload)
+    chosen = _policy(policy)
     ranges = [text for text in param if ":" in text or ("," in text and chosen.buckets != "class")]
     if len(ranges) != 1:
         raise InputError("give exactly one parameter a range, as b=10:14:0.5 or b=10,12,14", where="--param")

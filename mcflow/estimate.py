@@ -6,6 +6,7 @@ probability that was never seen gets an upper limit instead of "0 +- 0".
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -44,6 +45,20 @@ def half_width(values: xr.DataArray, level: float = LEVEL) -> xr.DataArray:
     spread = values.std("replication", ddof=1)
     quantile = count.copy(data=stdtrit(np.maximum(count.values - 1, 1), 0.5 + level / 2))
     return (quantile * spread / np.sqrt(count)).where(count >= 2)
+
+
+def interval(values: np.ndarray, level: float = LEVEL) -> float:
+    """`half_width` of plain values, shape (n,); NaN for fewer than two."""
+    from scipy.special import stdtrit
+
+    if len(values) < 2:
+        return math.nan
+    return float(stdtrit(len(values) - 1, 0.5 + level / 2) * values.std(ddof=1) / math.sqrt(len(values)))
+
+
+def drifts(slopes: np.ndarray) -> bool:
+    """Whether plain drifts, one a replication, lie above 0 at the level of `stability`."""
+    return bool(slopes.mean() > interval(slopes, 2 * DRIFT_LEVEL - 1))  # False where either is NaN
 
 
 def zero_limit(dataset: xr.Dataset, level: float = LEVEL) -> xr.DataArray:

@@ -117,8 +117,6 @@ INPUTS: tuple[Variable, ...] = (
 
 VARIABLES: dict[str, Variable] = {v.name: v for v in MEASURED + COMPUTED + INPUTS + HINDSIGHT}
 
-RECORD = np.dtype([(v.name, v.dtype) for v in MEASURED])
-
 
 def fill_value(dtype: str) -> Any:
     """What stands where nothing has been computed."""

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from mcflow import estimate
 from mcflow.budget import Budget
 from mcflow.errors import InputError
-from mcflow.estimate import DRIFT_LEVEL, GROWTH
 from mcflow.exact import exact, number
 from mcflow.scenario import Scenario
 from mcflow.simulate import simulate
@@ -36,8 +36,6 @@ ROUND = 8
 
 #: Chance that the race as a whole drops a candidate that is no worse than the leader.
 MISTAKE = 0.05
-
-LEVEL = 0.95
 
 
 @dataclass
@@ -70,7 +68,7 @@ class Candidate:
     @property
     def half_width(self) -> float:
         """Half width of its 95 % Student t interval."""
-        return interval(np.array(self.results))
+        return estimate.interval(np.array(self.results))
 
 
 @dataclass(frozen=True)
@@ -98,15 +96,6 @@ class Tuning:
     lead_half_width: float
     guided: Fraction | None
     limit: float
-
-
-def interval(values: np.ndarray, level: float = LEVEL) -> float:
-    """Half width of the Student t interval of a mean; NaN for fewer than two values."""
-    from scipy.special import stdtrit
-
-    if len(values) < 2:
-        return math.nan
-    return float(stdtrit(len(values) - 1, 0.5 + level / 2) * values.std(ddof=1) / math.sqrt(len(values)))
 
 
 def values_of(text: str) -> list[Fraction]:
@@ -201,20 +190,14 @@ def tune(
 def _one(scenario: Scenario, replication: int, name: str) -> tuple[float, str, tuple[float, bool]]:
     outcome = simulate(scenario, replication)
     metrics = outcome.metrics()
-    longer = metrics["waiting_late"] > GROWTH * metrics["waiting_mean"]
+    longer = metrics["waiting_late"] > estimate.GROWTH * metrics["waiting_mean"]
     return float(metrics[name]), outcome.verdict, (metrics["backlog_slope"], longer)
 
 
 def _unstable(candidate: Candidate) -> bool:
-    """The drift test of `mcflow.estimate.stability`: without draining, such a latency means nothing."""
-    from scipy.special import stdtrit
-
+    """Whether the line grows for ever: without draining, a latency then means nothing."""
     slopes = np.array([slope for slope, _ in candidate.drifts])
-    if np.isnan(slopes).any() or len(slopes) < 2:
-        return False
-    error = slopes.std(ddof=1) / math.sqrt(len(slopes))
-    grows = np.mean([longer for _, longer in candidate.drifts]) > 0.5
-    return bool(grows and slopes.mean() > stdtrit(len(slopes) - 1, DRIFT_LEVEL) * error)
+    return bool(estimate.drifts(slopes) and np.mean([longer for _, longer in candidate.drifts]) > 0.5)
 
 
 def _drop_worse(candidates: list[Candidate], sign: int, doubt: float) -> None:
@@ -253,7 +236,7 @@ def _upper(candidate: Candidate) -> float:
         return candidate.mean + candidate.half_width
     s = candidate.scenario
     trials = len(candidate.results) * (s.slots - s.warmup) / s.lengths.max_output
-    return float(1 - (1 - LEVEL) ** (1 / max(trials, 1.0)))
+    return float(1 - (1 - estimate.LEVEL) ** (1 / max(trials, 1.0)))
 
 
 def _finish(candidates: list[Candidate], sign: int, guided: Fraction | None, limit: float) -> Tuning:
@@ -270,7 +253,7 @@ def _finish(candidates: list[Candidate], sign: int, guided: Fraction | None, lim
     second.state = "runner-up" if second.state == "racing" else "dropped, runner-up"
     common = min(len(winner.results), len(second.results))
     lead = sign * (np.array(second.results[:common]) - np.array(winner.results[:common]))
-    return Tuning(candidates, winner, float(lead.mean()), interval(lead), guided, limit)
+    return Tuning(candidates, winner, float(lead.mean()), estimate.interval(lead), guided, limit)
 
 
 def _guided(candidates: list[Candidate], limit: float) -> Fraction | None:

@@ -40,24 +40,17 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from numba import types
 from numba.extending import overload
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from mcflow.errors import InputError
-from mcflow.exact import exact, shown
+from mcflow.exact import exact
 
 ADMIT, STOP, SKIP = 0, 1, 2
 NONE = 0  # no (further) victim
 
 
-def _positive(value: Fraction) -> Fraction:
-    if value <= 0:
-        raise ValueError(f"must be > 0, got {shown(value)}")
-    return value
-
-
 #: A decimal taken as the user wrote it.
 ExactNumber = Annotated[Fraction, BeforeValidator(exact)]
-PositiveExact = Annotated[ExactNumber, AfterValidator(_positive)]
 
 
 class PolicyParams(BaseModel):

@@ -90,7 +90,7 @@ def _saturated(law: LengthLaw, capacity: int, budget: Budget) -> dict[str, int |
     report: dict[str, int | float | bool | str | None] = {
         "budget": number(budget.mean),
         "budget_law": budget.law,
-        "mean_usage": float(budget.mean * law.mean_workload),
+        "mean_usage": exact.mean_usage(law, budget),
         "slack": float(slack(law, budget.mean, capacity)),
     }
     if law.max_output > LONGEST:

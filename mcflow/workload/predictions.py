@@ -14,7 +14,6 @@ import numpy as np
 from mcflow.errors import InputError
 
 KINDS = ("truth", "noise", "interval", "range")
-USES = ("prediction", "lower", "upper")
 
 #: Largest parameter of each random kind.
 LARGEST_ERROR = {"sigma": 10, "width": 1}
