@@ -37,6 +37,8 @@ COLUMNS = {"d": "decode_requests", "kv": "kv_tokens", "p": "prefill_tokens", "ms
 #: Largest token count in a table: beyond it a float would round.
 MOST = 2**53
 
+ZERO, ONE = np.uint64(0), np.uint64(1)
+
 Kind = Literal["unit", "roofline", "table"]
 
 
@@ -68,76 +70,75 @@ class Table(NamedTuple):
     Outside: below the smallest kv the value there; above the largest kv, d or p linear on, with
     the slope of the last two points or 0 if that is negative (in d at fixed kv).
 
+    Everything is in one array, because each array of a NamedTuple costs the compiled kernel reference
+    counts at every call (70 ns with six arrays, 20 ns with one).
+
     Attributes
     ----------
-    d : ndarray of float64, shape (a,)
-        Decode requests, ascending, from 0.
-    kv : ndarray of float64, shape (a, b)
-        Tokens of context, ascending in each row (all 0 in the row d = 0).
-    p : ndarray of float64, shape (c,)
-        Prompt tokens, ascending.
-    seconds : ndarray of float64, shape (c, a, b)
-    beyond_d : ndarray of float64, shape (c,)
-        Seconds a request beyond the largest d.
-    beyond_p : ndarray of float64, shape (a,)
-        Seconds a prompt token beyond the largest p.
+    decodes, prompts, contexts : int
+        Numbers a, c, b of the points in d, p and kv.
+    figures : ndarray of float64, shape (a + c + ab + cab + c + a,)
+        d, ascending from 0 (a,); p, ascending from 0 (c,); kv, ascending in each row, 0 in the row
+        d = 0 (a, b); seconds (c, a, b); seconds a request beyond the largest d (c,); seconds a
+        prompt token beyond the largest p (a,).
     """
 
-    d: np.ndarray
-    kv: np.ndarray
-    p: np.ndarray
-    seconds: np.ndarray
-    beyond_d: np.ndarray
-    beyond_p: np.ndarray
+    decodes: int
+    prompts: int
+    contexts: int
+    figures: np.ndarray
 
     def duration(svc, d, kv, p):  # type: ignore[no-untyped-def]  # noqa: N805
-        # Largest i with svc.d[i] <= d, so that i + 1 exists; weight v of row i + 1.
-        i, top = 0, len(svc.d) - 2
-        while i < top:
-            middle = (i + top + 1) >> 1
-            if svc.d[middle] <= d:
-                i = middle
-            else:
-                top = middle - 1
-        v = min((d - svc.d[i]) / (svc.d[i + 1] - svc.d[i]), 1.0)
+        d, kv, p, f = float(d), float(kv), float(p), svc.figures
+        a, b, c = np.uint64(svc.decodes), np.uint64(svc.contexts), np.uint64(svc.prompts)
+
+        # Row i with d_i <= d and a row after it, which has the weight v. Unsigned: no negative indices.
+        i, n = ZERO, a - ONE
+        while n > ONE:
+            half = n >> ONE
+            if f[i + half] <= d:
+                i += half
+            n -= half
+        v = min((d - f[i]) / (f[i + ONE] - f[i]), 1.0)
         u = 1.0 - v
 
-        k, top = 0, len(svc.p) - 2
-        while k < top:
-            middle = (k + top + 1) >> 1
-            if svc.p[middle] <= p:
-                k = middle
-            else:
-                top = middle - 1
-        y = min(max((p - svc.p[k]) / (svc.p[k + 1] - svc.p[k]), 0.0), 1.0)
+        k, n = a, c - ONE  # likewise in p, the weights x and y
+        while n > ONE:
+            half = n >> ONE
+            if f[k + half] <= p:
+                k += half
+            n -= half
+        y = min((p - f[k]) / (f[k + ONE] - f[k]), 1.0)
         x = 1.0 - y
+        past_d, past_p = d - f[i + ONE], p - f[k + ONE]
+        k -= a
 
-        j, top = 0, svc.kv.shape[1] - 2
-        while j < top:
-            middle = (j + top + 1) >> 1
-            if u * svc.kv[i, middle] + v * svc.kv[i + 1, middle] <= kv:
-                j = middle
-            else:
-                top = middle - 1
-        left = u * svc.kv[i, j] + v * svc.kv[i + 1, j]
-        width = u * svc.kv[i, j + 1] + v * svc.kv[i + 1, j + 1] - left
+        j, n = a + c + i * b, b - ONE  # and in kv, on the grid between the rows i and i + 1
+        while n > ONE:
+            half = n >> ONE
+            if u * f[j + half] + v * f[j + b + half] <= kv:
+                j += half
+            n -= half
+        left = u * f[j] + v * f[j + b]
+        width = u * f[j + ONE] + v * f[j + b + ONE] - left
 
-        t = svc.seconds
-        low = x * (u * t[k, i, j] + v * t[k, i + 1, j]) + y * (u * t[k + 1, i, j] + v * t[k + 1, i + 1, j])
-        value = low
+        j += (k + ONE) * a * b  # from the grid to its times with k, and from there with k + 1
+        m = j + a * b
+        seconds = x * (u * f[j] + v * f[j + b]) + y * (u * f[m] + v * f[m + b])
         if kv > left and width > 0.0:
             z = (kv - left) / width
-            high = x * (u * t[k, i, j + 1] + v * t[k, i + 1, j + 1])
-            high += y * (u * t[k + 1, i, j + 1] + v * t[k + 1, i + 1, j + 1])
+            high = x * (u * f[j + ONE] + v * f[j + b + ONE]) + y * (u * f[m + ONE] + v * f[m + b + ONE])
             if z <= 1.0:
-                value = (1.0 - z) * low + z * high
+                seconds = (1.0 - z) * seconds + z * high
             else:
-                value = high + (z - 1.0) * max(high - low, 0.0)
-        if d > svc.d[i + 1]:
-            value += (d - svc.d[i + 1]) * (x * svc.beyond_d[k] + y * svc.beyond_d[k + 1])
-        if p > svc.p[k + 1]:
-            value += (p - svc.p[k + 1]) * (u * svc.beyond_p[i] + v * svc.beyond_p[i + 1])
-        return value
+                seconds = high + (z - 1.0) * max(high - seconds, 0.0)
+
+        o = a + c + (c + ONE) * a * b  # the slopes beyond the grid
+        if past_d > 0.0:
+            seconds += past_d * (x * f[o + k] + y * f[o + k + ONE])
+        if past_p > 0.0:
+            seconds += past_p * (u * f[o + c + i] + v * f[o + c + i + ONE])
+        return seconds
 
 
 Service = Roofline | Table | None
@@ -453,4 +454,5 @@ def _table(points: list[Point], scale: float, where: str) -> Table:
     more = seconds[:, -1, 0] - seconds[:, -2, 0] - by_kv * (grid[-1, 0] - grid[-2, 0])
     beyond_d = np.maximum(more / (d_axis[-1] - d_axis[-2]), 0.0)
     beyond_p = np.maximum((seconds[-1, :, 0] - seconds[-2, :, 0]) / (p_axis[-1] - p_axis[-2]), 0.0)
-    return Table(d_axis, grid, p_axis, seconds, beyond_d, beyond_p)
+    parts = (d_axis, p_axis, grid.ravel(), seconds.ravel(), beyond_d, beyond_p)
+    return Table(len(d_axis), len(p_axis), width, np.concatenate(parts))
