@@ -211,7 +211,7 @@ class ServiceSpec:
         if self.preset is not None:
             described["preset"] = self.preset
         if self.kind == "roofline":
-            described["coefficients"] = list(_coefficients(self))
+            described["coefficients"] = [float(c) for c in _coefficients(self)]
         else:
             described["points"] = hashlib.sha256(np.array(_points(self)).tobytes()).hexdigest()
         return described

@@ -83,10 +83,9 @@ def build_table(
     except (RuntimeError, ValueError) as error:
         raise InputError(f"aiconfigurator has no figures for this grid ({_first_line(error)})", where=where) from None
     frame = pd.DataFrame(rows, columns=list(COLUMNS.values())).round({COLUMNS["ms"]: 4})
-    for at, (name, value) in enumerate(
-        (("model", Path(model).name), ("gpu", _board(gpu)), ("tensor_parallel", tensor_parallel))
-    ):
-        frame.insert(at, name, value)
+    frame.insert(0, "model", Path(model).name)
+    frame.insert(1, "gpu", _board(gpu))
+    frame.insert(2, "tensor_parallel", tensor_parallel)
     if file is not None:
         frame.to_csv(file, index=False, lineterminator="\n")
     return frame
