@@ -7,6 +7,7 @@ from fractions import Fraction
 
 from mcflow import policies
 from mcflow.scenario import Scenario
+from mcflow.workload.arrivals import Arrivals
 from mcflow.workload.lengths import LengthLaw
 
 #: Of the paper's experiment: M / (b E[w]), and arrivals a unit of budget.
@@ -52,7 +53,7 @@ class Case:
             params=params,
             capacity=self.capacity,
             lengths=self.lengths,
-            rate=self.rate,
+            arrivals=Arrivals("poisson", float(self.rate)),
             slots=slots or self.slots,
             warmup=0,
             seed=1,

@@ -16,9 +16,9 @@ from mcflow.engine import kernel
 
 #: Pattern -> replacement; each must be found.
 WIRING = (
-    (r"\bbegin\(pol,.*\)", "left = np.int64(draws[i, 0])"),
-    (r"( +)answer = admit\(pol,.*\)", r"\1answer = ADMIT if left > 0 else STOP\n\1left -= 1"),
-    (r"\bvictim\(vic, pool, U, M, n\)", "(prv[U32(0)] if U > M else U32(NONE))"),
+    (r"\bbegin\(pol,.*\)", "open_ = np.int64(draws[i, 0])"),
+    (r"( +)answer = admit\(pol,.*\)", r"\1answer = ADMIT if open_ > 0 else STOP\n\1open_ -= 1"),
+    (r"\bvictim\(vic, pool, t, live\[USAGE\], M, live\[ACTIVE\]\)", "(prv[NIL] if live[USAGE] > M else NIL)"),
     (r"cache=True, ", ""),
 )
 

@@ -10,6 +10,7 @@ from benchmarks.report import Section
 from mcflow import policies
 from mcflow.scenario import Scenario
 from mcflow.simulate import simulate
+from mcflow.workload.arrivals import Arrivals
 from mcflow.workload.lengths import LengthLaw
 
 LENGTHS = LengthLaw.classes([10, 10, 10], [20, 40, 60], [1, 1, 1])
@@ -24,7 +25,9 @@ def scenario(name: str, active: int, requests: int) -> Scenario:
     rate = Fraction(active, 40)
     capacity = int(rate * LENGTHS.mean_workload / LOAD)
     slots = int(requests / rate)
-    return Scenario(name, policies.get(name).params(), capacity, LENGTHS, rate, slots, 0, 1, "lifo")
+    return Scenario(
+        name, policies.get(name).params(), capacity, LENGTHS, Arrivals("poisson", float(rate)), slots, 0, 1, "lifo"
+    )
 
 
 def run(rounds: int, requests: int = 200_000) -> Section:

@@ -15,7 +15,8 @@ from mcflow.engine import machine
 from mcflow.engine.state import LIVE
 from mcflow.policies.contract import Setting
 from mcflow.streams import stream
-from mcflow.workload.source import NEVER, Lengths, PoissonSource
+from mcflow.workload.arrivals import Arrivals
+from mcflow.workload.source import NEVER, DrawnSource, Lengths
 
 
 @dataclass
@@ -50,16 +51,24 @@ class Drawn:
         """See `Source`: everything, read on from the cursor."""
         return self.prompt, self.output, self.cell, self.expected
 
+    def times(self, live: np.ndarray, more: bool) -> tuple[np.ndarray, int, bool]:
+        """Unused: slots take a unit of time."""
+        raise NotImplementedError
+
     def next_arrival(self, slot: int) -> int:
         """See `Source`."""
         return slot
+
+    def close(self, slot: int, live: np.ndarray) -> None:
+        """Unused: nothing is drained."""
+        raise NotImplementedError
 
 
 def draw(case: Case, slots: int) -> Drawn:
     """Draw the requests and budgets that `simulate` would draw for replication 0."""
     scenario = case.scenario(slots)
     law = scenario.lengths
-    source = PoissonSource(law, float(case.rate), scenario.seed, scenario.workload_key, 0)
+    source = DrawnSource(law, Arrivals("poisson", float(case.rate)), scenario.seed, scenario.workload_key, 0)
     arrivals = source.counts(0, slots)
     lengths = source.lengths(int(arrivals.sum()), np.zeros(LIVE, np.int64))
     policy = policies.get(case.policy)

@@ -27,6 +27,11 @@ INTERRUPTED = "interrupted; what is finished is saved, the same command goes on 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
 Dataset = Annotated[Path, typer.Argument(help="Dataset, RESULTS.zarr.", show_default=False)]
 Capacity = Annotated[int, typer.Option("--capacity", help="KV cache M, in tokens.", show_default=False)]
+Service = Annotated[
+    str,
+    typer.Option(help="Iteration times: unit, a preset (mcflow services), PRESET:table, or a CSV file of points."),
+]
+Scale = Annotated[str, typer.Option("--service-scale", help="Factor on iteration times.")]
 Workload = Annotated[
     Path | None, typer.Option("--workload", help="YAML file: what stands under workload:, numbers for axes.")
 ]
@@ -118,7 +123,7 @@ def run(
     _show_tables(dataset, None)
     if any(figure.kind == "comparison" for figure in loaded.spec.figures) and dataset.sizes["policy"] > 1:
         report.console().print(report.versus_table(dataset, str(dataset["policy"].values[0])))
-    figures = [save(dataset, figure.kind, sweep.dataset, x=figure.x, y=figure.y) for figure in loaded.spec.figures]
+    figures = [save(dataset, f.kind, sweep.dataset, x=f.x, y=f.y, policies=f.policies) for f in loaded.spec.figures]
     print(f"points:  {sweep.computed} of {sweep.total} tasks computed now, the rest found in the journal")
     print(f"dataset: {sweep.dataset}")
     for path in figures:
@@ -138,17 +143,39 @@ def simulate(
     trace: Annotated[Path | None, typer.Option(help="Request trace, CSV or JSONL, gz or not.")] = None,
     workload: Workload = None,
     time_unit: Annotated[str | None, typer.Option(help="Unit of the trace's times: slot, s, ms, us or ns.")] = None,
+    start: Annotated[float | None, typer.Option(help="Leave out what arrives before this time of the trace.")] = None,
+    rows: Annotated[int | None, typer.Option(help="Take only so many rows of the trace.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Scale the trace's times to this mean rate.")] = None,
     slots: Annotated[int | None, typer.Option(help="Horizon; a trace otherwise runs until drained.")] = None,
+    limit: Annotated[int | None, typer.Option(help="So many requests of a workload, all served, no horizon.")] = None,
     seed: Annotated[int, typer.Option(help="Root seed.")] = 0,
     block_size: Annotated[int, typer.Option(help="Tokens a memory block.")] = 1,
-    progress: Annotated[str, typer.Option(help="reset or recompute: what eviction does to made tokens.")] = "reset",
+    token_budget: Annotated[
+        int | None, typer.Option(help="Tokens that decoding and prefill share in an iteration (chunked prefill).")
+    ] = None,
+    progress: Annotated[
+        str | None, typer.Option(help="reset or recompute: what eviction does to made tokens; default: the policy's.")
+    ] = None,
+    accounting: Annotated[
+        str | None, typer.Option(help="paper (l + j) or engine (l + j - 1); default: the policy's.")
+    ] = None,
     victims: Annotated[
-        str | None, typer.Option(help="lifo, all, none, ascending or beta; by default the policy's own.")
+        str | None, typer.Option(help="lifo, all, none, ascending, fewest or beta; default: the policy's.")
     ] = None,
     beta: Annotated[str | None, typer.Option(help="Probability of --victims beta.")] = None,
-    service: Annotated[str, typer.Option(help="Iteration time; unit (1 slot) is the only one yet.")] = "unit",
+    gate: Annotated[
+        list[str] | None, typer.Option(help="b=0.9 (and law=...): an activation budget in front of the policy.")
+    ] = None,
+    max_new: Annotated[
+        str | None, typer.Option(help="Limit on output tokens of a request: upper, 1024, or 2x for twice its output.")
+    ] = None,
+    service: Service = "unit",
+    service_scale: Scale = "1",
     as_json: Json = False,
     requests: Annotated[Path | None, typer.Option(help="CSV: one row a request.")] = None,
+    detail: Annotated[
+        bool, typer.Option("--detail", help="Add first_activated and first_token to --requests.")
+    ] = False,
     usage: Annotated[Path | None, typer.Option(help="CSV: one row a slot.")] = None,
 ) -> None:
     """Simulate one run, of a trace or of a workload."""
@@ -159,13 +186,15 @@ def simulate(
     check_outputs(requests, usage, inputs=(trace, workload))
     outcome, messages = simulate_once(
         capacity=capacity, policy=policy, param=param or [], trace=trace, workload=workload, time_unit=time_unit,
-        slots=slots, default_slots=DEFAULT_SLOTS, seed=seed, block_size=block_size, progress=progress,
-        victims=victims, service=service, beta=beta, record=requests is not None, keep_usage=usage is not None,
+        start=start, rows=rows, rate=rate, slots=slots, default_slots=DEFAULT_SLOTS, requests=limit, seed=seed,
+        block_size=block_size, token_budget=token_budget, progress=progress, accounting=accounting, victims=victims,
+        gate=gate or [], max_new=max_new, service=service, service_scale=service_scale, beta=beta,
+        record=requests is not None, keep_usage=usage is not None,
     )  # fmt: skip
     for message in messages:
         print(f"mcflow: {message}", file=sys.stderr)
     if requests is not None:
-        frames.write_requests(outcome, requests)
+        frames.write_requests(outcome, requests, detail)
     if usage is not None:
         frames.write_usage(outcome, usage)
     if as_json:
@@ -205,6 +234,11 @@ def tune(
         str, typer.Option(help="latency-mean, latency-p95, request-throughput, token-throughput or overflow.")
     ] = "latency-mean",
     slots: Annotated[int, typer.Option(help="Slots a replication.")] = 10_000,
+    requests: Annotated[
+        int | None, typer.Option(help="Requests a replication, all served, in place of slots.", show_default=False)
+    ] = None,
+    service: Service = "unit",
+    service_scale: Scale = "1",
     replications: Annotated[int, typer.Option(help="At most this many replications a candidate.")] = 64,
     limit: Annotated[
         float, typer.Option(help="Overflow probability for --objective overflow and the exact law.")
@@ -221,7 +255,8 @@ def tune(
 
     name, tuning = tune_once(
         capacity=capacity, policy=policy, param=param, workload=workload, objective=objective, slots=slots,
-        replications=replications, limit=limit, drain=drain, seed=seed, jobs=jobs,
+        requests=requests, service=service, service_scale=service_scale, replications=replications, limit=limit,
+        drain=drain, seed=seed, jobs=jobs,
     )  # fmt: skip
     if as_json:
         _print_json(plain(tuning, name, objective))
@@ -235,18 +270,24 @@ def tune(
 @app.command()
 def plot(
     results: Dataset,
-    kind: Annotated[str | None, typer.Option(help="overflow, stability or metric.", show_default=False)] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="overflow, stability, metric, comparison or usage.", show_default=False)
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="PNG, PDF or SVG file.", show_default=False)
     ] = None,
     x: Annotated[str | None, typer.Option("--x", help="Axis to plot against.", show_default=False)] = None,
     y: Annotated[str | None, typer.Option("--y", help="Result to plot (kind metric).", show_default=False)] = None,
+    policies: Annotated[
+        str | None, typer.Option(help="Labels of the policies to draw, comma-separated.", show_default=False)
+    ] = None,
 ) -> None:
     """Draw a figure of a dataset."""
     from mcflow import store
     from mcflow.plot import save
 
-    print(save(store.load(results), kind, results, x=x, y=y, target=output))
+    labels = None if policies is None else policies.split(",")
+    print(save(store.load(results), kind, results, x=x, y=y, policies=labels, target=output))
 
 
 @app.command()
@@ -311,6 +352,28 @@ def export(
     check_outputs(output)
     store.export(store.load(results), output)
     print(output)
+
+
+@app.command()
+def services(
+    build: Annotated[
+        Path | None, typer.Option(help="Write a table of a model and GPU from aiconfigurator.", show_default=False)
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="With --build: model, e.g. llama-3.1-8b.")] = None,
+    gpu: Annotated[str | None, typer.Option(help="With --build: GPU, e.g. h100.")] = None,
+    tensor_parallel: Annotated[int, typer.Option(help="With --build: GPUs that share the model.")] = 1,
+) -> None:
+    """List presets of iteration times (model, GPU, roofline constants), or build a table of one's own."""
+    from mcflow import report
+    from mcflow.commands import build_service, service_table
+
+    if build is None and (model is not None or gpu is not None):
+        raise InputError("go with --build FILE.csv", where="--model, --gpu")
+    if build is None:
+        report.console().print(service_table())
+    else:
+        build_service(build, model, gpu, tensor_parallel)
+        print(build)
 
 
 @app.command(name="policies")

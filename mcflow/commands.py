@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,11 @@ from mcflow.experiment import WorkloadFile
 from mcflow.policies.contract import Policy, PolicyParams
 from mcflow.policies.victims import VICTIMS
 from mcflow.scenario import LARGEST_CAPACITY, Scenario, automatic_warmup, setting_of
+from mcflow.service import ServiceSpec, presets, service_of
 from mcflow.simulate import Outcome, simulate, simulate_trace
 from mcflow.spec import readable
 from mcflow.tune import OBJECTIVES, Tuning, tune, values_of
+from mcflow.workload.predictions import MaxNew, Predictions
 from mcflow.workload.trace import read_trace
 
 #: Most slots of a trajectory.
@@ -27,6 +30,31 @@ MOST_ROWS = 50_000_000
 
 #: Most slots of one run; beyond it somebody mistook a unit.
 LONGEST = 10**12
+
+
+def assigned(option: str, assignments: list[str], known: list[str], owner: str) -> dict[str, str]:
+    """Parse ``K=V`` pairs with keys among ``known``.
+
+    Raises
+    ------
+    InputError
+        For anything else, naming the option.
+    """
+    import difflib
+
+    values: dict[str, str] = {}
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals:
+            raise InputError(f"expected K=V, got {assignment!r}", where=option)
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"{owner} takes {', '.join(known) or 'none'}"
+            raise InputError(f"unknown parameter {key!r}; {hint}", where=f"{option} {assignment}")
+        if key in values:
+            raise InputError(f"{key} is given twice", where=f"{option} {assignment}")
+        values[key] = text
+    return values
 
 
 def parameters(policy: Policy, assignments: list[str]) -> PolicyParams:
@@ -37,21 +65,8 @@ def parameters(policy: Policy, assignments: list[str]) -> PolicyParams:
     InputError
         For anything the policy does not accept.
     """
-    import difflib
-
-    values: dict[str, Any] = {}
-    known = list(policy.params.model_fields)
-    for assignment in assignments:
-        key, equals, text = assignment.partition("=")
-        if not equals:
-            raise InputError(f"expected K=V, got {assignment!r}", where="--param")
-        if key not in known:
-            near = difflib.get_close_matches(key, known, 1)
-            hint = f"did you mean {near[0]}?" if near else f"{policy.name} takes {', '.join(known)}"
-            raise InputError(f"unknown parameter {key!r}; {hint}", where=f"--param {assignment}")
-        if key in values:
-            raise InputError(f"{key} is given twice", where=f"--param {assignment}")
-        values[key] = text.split(",") if "," in text else text
+    texts = assigned("--param", assignments, list(policy.params.model_fields), policy.name)
+    values = {key: text.split(",") if "," in text else text for key, text in texts.items()}
     try:
         return policy.params.model_validate(values)
     except ValidationError as error:
@@ -82,7 +97,7 @@ def _policy(name: str) -> Policy:
 def _arriving(workload: Path) -> WorkloadFile:
     """A workload file that says how many requests arrive."""
     file = WorkloadFile(workload)
-    if file.rate is None:
+    if file.arrivals is None:
         raise InputError("no arrival rate; give arrivals: {kind: poisson, rate: ...}", where=str(workload))
     return file
 
@@ -106,6 +121,59 @@ def _beta(victims: str, text: str | None, params: PolicyParams) -> Fraction:
     return value
 
 
+def gate_of(policy: Policy, assignments: list[str]) -> Budget | None:
+    """Parse ``b=0.9`` and ``law=...`` into the activation budget in front of a policy; None for no pairs.
+
+    Raises
+    ------
+    InputError
+        For anything else, or a policy that has a budget of its own.
+    """
+    if not assignments:
+        return None
+    if hasattr(policy.state, "supply"):
+        raise InputError(f"{policy.name} has an activation budget of its own", where="--gate")
+    values = assigned("--gate", assignments, ["b", "law"], "a gate")
+    if "b" not in values:
+        raise InputError("needs b; give --gate b=...", where="--gate")
+    try:
+        return Budget.of(values["b"], values.get("law", "credit"))
+    except InputError as error:
+        raise error.at("--gate") from None
+
+
+def service_named(text: str, scale: str) -> ServiceSpec:
+    """Iteration times named on the command line: unit, PRESET, PRESET:table, or a CSV file of points.
+
+    Raises
+    ------
+    InputError
+        If there is no such preset or file.
+    """
+    try:
+        factor = exact(scale)
+        if factor <= 0:
+            raise InputError(f"must be > 0, got {scale}")
+    except InputError as error:
+        raise error.at("--service-scale") from None
+    if text == "unit":
+        if factor != 1:
+            raise InputError("goes with a --service in seconds", where="--service-scale")
+        return ServiceSpec()
+    try:
+        if text.endswith(".csv"):
+            spec = ServiceSpec(kind="table", file=Path(text), scale=factor)
+        else:
+            preset, _, kind = text.partition(":")
+            if kind not in ("", "roofline", "table"):
+                raise InputError(f"unknown kind {kind!r}; known: roofline, table")
+            spec = ServiceSpec(kind="table" if kind == "table" else "roofline", preset=preset, scale=factor)
+        service_of(spec)
+    except InputError as error:
+        raise error.at("--service") from None
+    return spec
+
+
 def simulate_once(
     *,
     capacity: int,
@@ -114,13 +182,22 @@ def simulate_once(
     trace: Path | None,
     workload: Path | None,
     time_unit: str | None,
+    start: float | None,
+    rows: int | None,
+    rate: float | None,
     slots: int | None,
     default_slots: int,
+    requests: int | None,
     seed: int,
     block_size: int,
-    progress: str,
+    token_budget: int | None,
+    progress: str | None,
+    accounting: str | None,
     victims: str | None,
+    gate: list[str],
+    max_new: str | None,
     service: str,
+    service_scale: str,
     beta: str | None,
     record: bool,
     keep_usage: bool,
@@ -144,9 +221,23 @@ def simulate_once(
     _bounded("--seed", seed, 0, 2**63 - 1)
     if slots is not None:
         _bounded("--slots", slots, 1, LONGEST)
-    _one_of("--progress", progress, ["reset", "recompute"])
-    _one_of("--service", service, ["unit"])
+    if requests is not None:
+        _bounded("--limit", requests, 1, LONGEST)
     chosen = _policy(policy)
+    if token_budget is not None:
+        _bounded("--token-budget", token_budget, 1, LARGEST_CAPACITY)
+        if chosen.whole_prefill:
+            raise InputError(f"{policy} reckons with prefill in one iteration", where="--token-budget")
+    progress = chosen.progress if progress is None else progress
+    _one_of("--progress", progress, ["reset", "recompute"])
+    accounting = chosen.accounting if accounting is None else accounting
+    _one_of("--accounting", accounting, ["paper", "engine"])
+    times = service_named(service, service_scale)
+    before = gate_of(chosen, gate)
+    try:
+        limit = None if max_new is None else MaxNew.parse(max_new)
+    except InputError as error:
+        raise error.at("--max-new") from None
     victims = chosen.victims if victims is None else victims
     _one_of("--victims", victims, list(VICTIMS))
     params = parameters(chosen, param)
@@ -157,42 +248,59 @@ def simulate_once(
     if keep_usage and workload is not None:
         _check_rows(slots or default_slots)
     if workload is not None:
-        if time_unit is not None:
-            raise InputError("goes with --trace only", where="--time-unit")
+        for option, value in {"--time-unit": time_unit, "--start": start, "--rows": rows, "--rate": rate}.items():
+            if value is not None:
+                raise InputError("goes with --trace only", where=option)
         file = _arriving(workload)
+        predictions = file.predictions if limit is None else dataclasses.replace(file.predictions, max_new=limit)
+        horizon = slots if requests is not None else slots or default_slots
         scenario = Scenario(
-            policy, params, capacity, file.lengths, file.rate, slots or default_slots, 0, seed, victims, recompute,
-            block_size, probability, file.predictions,
+            policy, params, capacity, file.lengths, file.arrivals, horizon, 0, seed, victims, recompute, block_size,
+            probability, predictions, requests=requests, replay=file.replays, service=times, accounting=accounting,
+            token_budget=token_budget, gate=before,
         )  # fmt: skip
         try:
             outcome = simulate(scenario, record=record, keep_usage=keep_usage)
         except InputError as error:
             raise error.at("--param") from None
         _not_overfull(outcome)
-        messages = [] if slots else [f"{default_slots:,} slots; --slots sets another horizon"]
+        messages = [] if slots or requests else [f"{default_slots:,} slots; --slots sets another horizon"]
         return outcome, messages + _rejections(outcome, capacity)
     assert trace is not None
-    rows = read_trace(trace, time_unit)
-    if rows.arrived is None:
+    if requests is not None:
+        raise InputError("goes with --workload only; a trace takes --rows", where="--limit")
+    cut: dict[str, Any] = {"start": start, "rows": rows}
+    table = read_trace(trace, time_unit, **{name: value for name, value in cut.items() if value is not None})
+    if table.arrived is None:
         raise InputError(
             "has no arrival times; to draw its lengths under Poisson arrivals, write a --workload file with "
             "lengths: {kind: trace, file: ...}",
             where=str(trace),
         )
-    if keep_usage:
-        last = int(min(rows.arrived.max(), 2**53))
+    arrived = table.arrived
+    messages = list(table.notices)
+    if rate is not None:
+        if not rate > 0:
+            raise InputError(f"must be > 0, got {rate:g}", where="--rate")
+        if not table.rate:
+            raise InputError("the trace has no rate to scale: no time passes in it", where="--rate")
+        arrived = (arrived - arrived[0]) * (table.rate / rate)
+        messages.append(f"arrival times scaled to a mean rate of {rate:g}, from {table.rate:.4g}")
+    if keep_usage and times.kind == "unit":
+        last = int(min(arrived.max(), 2**53))
         if last < 2**53:
             _check_rows(last if slots is None else min(last, slots))
     try:
         outcome = simulate_trace(
-            policy, params, arrived=rows.arrived, prompt=rows.prompt, output=rows.output, ident=rows.row,
-            capacity=capacity, slots=slots, seed=seed, victims=victims, recompute=recompute,
-            block_size=block_size, keep_usage=keep_usage, beta=probability,
+            policy, params, arrived=arrived, prompt=table.prompt, output=table.output, ident=table.row,
+            capacity=capacity, slots=slots, seed=seed, victims=victims, recompute=recompute, accounting=accounting,
+            block_size=block_size, keep_usage=keep_usage, beta=probability, token_budget=token_budget,
+            service=service_of(times), gate=before, predictions=Predictions(max_new=limit or MaxNew()),
         )  # fmt: skip
     except InputError as error:
         raise error.at(str(trace)) from None
     _not_overfull(outcome)
-    return outcome, [*rows.notices, *_rejections(outcome, capacity)]
+    return outcome, [*messages, *_rejections(outcome, capacity)]
 
 
 def _check_rows(slots: int) -> None:
@@ -263,6 +371,9 @@ def tune_once(
     workload: Path | None,
     objective: str,
     slots: int,
+    requests: int | None,
+    service: str,
+    service_scale: str,
     replications: int,
     limit: float,
     drain: bool,
@@ -292,6 +403,12 @@ def tune_once(
         raise InputError(f"must be > 0 and < 1, got {limit:g}", where="--limit")
     if jobs == 0 or jobs < -1:
         raise InputError(f"must be >= 1, or -1 for all cores, got {jobs}", where="--jobs")
+    times = service_named(service, service_scale)
+    if requests is not None:
+        _bounded("--requests", requests, 1, LONGEST)
+        if drain:
+            raise InputError("goes with --slots only: with requests everybody is served", where="--drain")
+    horizon = slots if requests is None else None
     file = _arriving(workload)
     chosen = _policy(policy)
     ranges = [text for text in param if ":" in text or ("," in text and chosen.buckets != "class")]
@@ -306,10 +423,11 @@ def tune_once(
     candidates = []
     for value in values:
         params = parameters(chosen, [*fixed, f"{name}={value}"])
-        warmup = 0 if drain else automatic_warmup(file.lengths, slots, False)
+        warmup = 0 if drain or horizon is None else automatic_warmup(file.lengths, horizon, False)
         scenario = Scenario(
-            policy, params, capacity, file.lengths, file.rate, slots, warmup, seed, chosen.victims,
-            beta=_beta(chosen.victims, None, params), predictions=file.predictions, drain=drain,
+            policy, params, capacity, file.lengths, file.arrivals, horizon, warmup, seed, chosen.victims,
+            chosen.progress == "recompute", beta=_beta(chosen.victims, None, params), predictions=file.predictions,
+            drain=drain, requests=requests, replay=file.replays, service=times, accounting=chosen.accounting,
         )  # fmt: skip
         setting = setting_of(file.lengths, capacity, 1, file.predictions)
         try:
@@ -320,6 +438,38 @@ def tune_once(
             raise error.at(f"--param {name}") from None
         candidates.append((value, scenario))
     return name, tune(candidates, objective, replications=replications, limit=limit, jobs=jobs)
+
+
+def build_service(target: Path, model: str | None, gpu: str | None, tensor_parallel: int) -> None:
+    """Write a table of iteration times from aiconfigurator's figures.
+
+    Raises
+    ------
+    InputError
+        If something is missing, the extra among it.
+    """
+    from mcflow.outputs import check_outputs, replacing
+    from mcflow.timing import build_table
+
+    if model is None or gpu is None:
+        raise InputError("needs --model and --gpu", where="--build")
+    _bounded("--tensor-parallel", tensor_parallel, 1, 1024)
+    check_outputs(target)
+    with replacing(target) as temporary:
+        build_table(model, gpu, tensor_parallel, file=temporary)
+
+
+def service_table() -> Table:
+    """Presets of iteration times."""
+    table = Table(caption="roofline: max(c0, c1 (d + p)) + c2 kv + c3 + c4 p, milliseconds", caption_justify="left")
+    frame = presets().drop(columns=["max_error"])
+    for column in frame.columns:
+        left = column in ("preset", "model", "gpu")
+        table.add_column(column.replace("_", " "), justify="left" if left else "right", no_wrap=True)
+    for row in frame.itertuples(index=False):
+        texts = [f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row[:-1]]
+        table.add_row(*texts, f"{100 * row[-1]:.1f} %")
+    return table
 
 
 def policy_table() -> Table:

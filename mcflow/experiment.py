@@ -11,16 +11,18 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import ValidationError
 
+from mcflow.cell import Cell
 from mcflow.errors import InputError
-from mcflow.exact import exact, shown
+from mcflow.exact import exact
 from mcflow.quantity import AxisRef, Derived, axes_of, plain
-from mcflow.scenario import LARGEST_RATE
 from mcflow.schema import VARIABLES
-from mcflow.spec import TAKEN, ExperimentSpec, LengthsSpec, Strict, WorkloadSpec, readable
+from mcflow.spec import TAKEN, ArrivalsSpec, ExperimentSpec, LengthsSpec, Strict, WorkloadSpec, readable
 from mcflow.workload.lengths import LengthLaw
-from mcflow.workload.predictions import LARGEST_ERROR, Predictions
+from mcflow.workload.source import Replay
+from mcflow.workload.trace import Trace, read_trace
 from mcflow.yamlfile import Place, YamlFile
 
 
@@ -70,8 +72,6 @@ class Loaded:
                 return LengthLaw.classes(list(prompts), list(outputs), list(fractions))
             if spec.kind == "rows":
                 assert spec.rows is not None
-                import numpy as np
-
                 rows = np.array(spec.rows, dtype=np.int64)
                 return LengthLaw.rows(rows[:, 0], rows[:, 1])
             if spec.kind == "histogram" and spec.name is not None:
@@ -79,10 +79,37 @@ class Loaded:
             path = self.folder / str(spec.file)
             if spec.kind == "histogram":
                 return read_histogram(path)
-            from mcflow.workload.trace import read_trace
-
             trace = read_trace(path)
             return LengthLaw.rows(trace.prompt, trace.output, f"rows of {path.name}")
+        except InputError as error:
+            raise error.at(self.file.where(place)) from None
+
+    def replay(self, spec: LengthsSpec, place: Place, law: LengthLaw) -> Replay | None:
+        """Rows whose lengths are taken in order; None where lengths are drawn."""
+        if spec.order != "replay":
+            return None
+        if spec.kind == "rows":
+            prompt, output = np.array(spec.rows, dtype=np.int64).T
+        else:
+            trace = self._trace(spec.file, None, place)
+            prompt, output = trace.prompt, trace.output
+        pairs = np.column_stack([prompt, output])
+        _, cell = np.unique(pairs, axis=0, return_inverse=True)  # as `LengthLaw.rows` numbers them
+        return Replay(*(np.ascontiguousarray(a, dtype=np.int32) for a in (prompt, output, cell.reshape(-1))))
+
+    def arrival_times(self, spec: ArrivalsSpec | None, place: Place) -> np.ndarray | None:
+        """Arrival times of a trace, float64 (n,); None for the other processes."""
+        if spec is None or spec.kind != "trace":
+            return None
+        trace = self._trace(spec.file, spec.time_unit, place)
+        if trace.arrived is None:
+            raise self.error(place, f"{spec.file} has no arrival times; give arrivals of another kind")
+        return trace.arrived
+
+    def _trace(self, file: str | None, unit: str | None, place: Place) -> Trace:
+        """A trace that the file names, with its mistakes told at that place."""
+        try:
+            return read_trace(self.folder / str(file), unit)
         except InputError as error:
             raise error.at(self.file.where(place)) from None
 
@@ -101,7 +128,10 @@ class Experiment(Loaded):
         for assignment in overrides or []:
             self.file.override(assignment)
         self.spec: ExperimentSpec = self.validate(ExperimentSpec, self.file.data)
-        self.lengths = self.law(self.spec.workload.lengths, ("workload", "lengths"))
+        workload = self.spec.workload
+        self.lengths = self.law(workload.lengths, ("workload", "lengths"))
+        self.replays = self.replay(workload.lengths, ("workload", "lengths"), self.lengths)
+        self.times = self.arrival_times(workload.arrivals, ("workload", "arrivals"))
         self._check_axes()
         self._check_figures()
         if self.spec.hindsight and all(entry.supply == "endless" for entry in self.spec.policies):
@@ -110,14 +140,12 @@ class Experiment(Loaded):
         for i, label in enumerate(labels):
             if label in labels[:i]:
                 raise self.error(("policies", i), f"label {label!r} is used twice; give each entry its own label")
-        if self.spec.workload.rates is None and any(entry.supply == "arrivals" for entry in self.spec.policies):
+        if not workload.arrives and any(entry.supply == "arrivals" for entry in self.spec.policies):
             raise self.error(("workload",), "no arrival rate; give arrivals: {kind: poisson, rate: ...}")
 
     def _check_axes(self) -> None:
         spec = self.spec
-        used = set(axes_of([spec.workload.rates or [], spec.system.capacity, spec.system.block_size]))
-        used |= set(axes_of([[entry.params, entry.beta] for entry in spec.policies]))
-        used |= set(axes_of([spec.workload.predictions.sigma, spec.workload.predictions.width, spec.run.slots]))
+        used = set(axes_of([spec.workload, spec.system, spec.run, spec.policies]))
         for name in sorted(used - set(spec.axes)):
             near = difflib.get_close_matches(name, spec.axes, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
@@ -157,6 +185,11 @@ class Experiment(Loaded):
                     near = difflib.get_close_matches(given, options, 1)
                     hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(options) or 'none'}"
                     raise self.error(("figures", i, key), f"no such {'axis' if key == 'x' else 'result'}; {hint}")
+            for at, label in enumerate(figure.policies or []):
+                if label not in [entry.label for entry in self.spec.policies]:
+                    raise self.error(("figures", i, "policies", at), f"no policy is labelled {label!r}")
+            if figure.kind == "usage" and self.spec.trajectory is None:
+                raise self.error(("figures", i), "needs trajectory: {slots: ...} in the experiment")
             if not values:
                 raise self.error(("figures", i), "there is no axis to draw against")
             others = [name for name, axis in values.items() if len(axis) > 1 and name != figure.x]
@@ -170,8 +203,10 @@ class WorkloadFile(Loaded):
     Attributes
     ----------
     lengths : LengthLaw
-    rate : Fraction or None
-        Requests a slot, all classes together.
+    arrivals : Arrivals or None
+        The arrival process, where the file gives one.
+    replays : Replay or None
+        Rows whose lengths are taken in order.
     predictions : Predictions
         What is known of output lengths.
     """
@@ -182,27 +217,20 @@ class WorkloadFile(Loaded):
         if isinstance(data, dict) and "workload" in data and "lengths" not in data:
             raise self.error(("workload",), "a workload file holds what stands under workload:, without that key")
         spec: WorkloadSpec = self.validate(WorkloadSpec, data)
-        for name in axes_of([spec.rates or [], [c.weight for c in spec.lengths.classes or []]]):
+        for name in axes_of(spec):
             raise self.error((), f"refers to axis {name!r}; a workload file needs numbers")
         self.lengths = self.law(spec.lengths, ("lengths",))
-        known = spec.predictions
-        for name in ("sigma", "width"):
-            if isinstance(getattr(known, name), AxisRef | Derived):
-                raise self.error(("predictions", name), "a workload file needs a number")
-        values = {name: float(getattr(known, name)) for name in ("sigma", "width") if getattr(known, name) is not None}
-        for name, value in values.items():
-            if not 0 <= value <= LARGEST_ERROR[name]:
-                raise self.error(("predictions", name), f"must be from 0 to {LARGEST_ERROR[name]}, got {value:g}")
-        self.predictions = Predictions(known.kind, **values)
-        self.rate: Fraction | None = None
-        if spec.rates is not None:
-            self.rate = sum(spec.rates, Fraction(0)) if all(isinstance(r, Fraction) for r in spec.rates) else None
-            if self.rate is None:
-                raise self.error(("arrivals", "rate"), "a workload file needs a number")
-            if self.rate <= 0:
-                raise self.error(("arrivals", "rate"), f"must be > 0, got {shown(self.rate)}")
-            if self.rate > LARGEST_RATE:
-                raise self.error(("arrivals", "rate"), f"must be <= {LARGEST_RATE}, got {shown(self.rate)}")
+        self.replays = self.replay(spec.lengths, ("lengths",), self.lengths)
+        times = self.arrival_times(spec.arrivals, ("arrivals",))
+        cell = Cell(self, self.lengths.mean_workload)
+        self.predictions = cell.predictions(spec, ())
+        self.arrivals = cell.arrivals(spec, times, ())
+
+    @property
+    def rate(self) -> Fraction | None:
+        """Mean arrivals a slot or second, where the file gives a process."""
+        mean = None if self.arrivals is None else self.arrivals.mean_rate
+        return None if mean is None else exact(mean)
 
 
 def _place(problem: Any, data: Any) -> list[str | int]:

@@ -12,18 +12,17 @@ from typing import Any
 from pydantic import ValidationError
 
 from mcflow import policies
+from mcflow.budget import Budget
+from mcflow.cell import Cell
 from mcflow.errors import InputError
-from mcflow.exact import shown
 from mcflow.experiment import Experiment
-from mcflow.quantity import AxisRef, Derived, evaluate
-from mcflow.scenario import LARGEST_CAPACITY, LARGEST_RATE, Scenario, automatic_warmup, setting_of
+from mcflow.scenario import LARGEST_CAPACITY, Scenario, automatic_warmup, setting_of
 from mcflow.spec import PolicySpec, readable
-from mcflow.workload.predictions import LARGEST_ERROR, Predictions
-from mcflow.yamlfile import Place
 
 LARGEST_GRID = 1_000_000
 LARGEST_BLOCK = 65_536
 LONGEST_RUN = 10**12
+MOST_REQUESTS = 10**9
 
 
 @dataclass(frozen=True)
@@ -61,65 +60,19 @@ def expand(experiment: Experiment) -> list[Point]:
     for i in range(len(experiment.spec.policies)):
         for index in itertools.product(*(range(len(values)) for values in axes.values())):
             values = {name: axes[name][at] for name, at in zip(axes, index, strict=True)}
-            cell = _Cell(experiment, values, dict(zip(axes, index, strict=True)))
+            cell = _Point(experiment, values, dict(zip(axes, index, strict=True)))
             points.append(Point((i, *index), values, cell.scenario(i)))
     return points
 
 
-class _Cell:
-    """Resolves quantities at one combination of axis values, blaming the right place."""
+class _Point(Cell):
+    """Resolves the policies of an experiment at one combination of axis values."""
 
     def __init__(self, experiment: Experiment, values: Mapping[str, Fraction], index: Mapping[str, int]) -> None:
+        listed = {name: isinstance(axis, list) for name, axis in experiment.spec.axes.items()}
+        places = {name: ("axes", name, at) if listed[name] else ("axes", name) for name, at in index.items()}
+        super().__init__(experiment, experiment.lengths.mean_workload, values, places)
         self.experiment = experiment
-        self.values = values
-        self.index = index
-        self.mean_workload = experiment.lengths.mean_workload
-
-    def error(self, quantity: Any, place: Place, message: str) -> InputError:
-        """Blame the axis value that a reference takes, or the place itself."""
-        if isinstance(quantity, AxisRef):
-            at = self.index[quantity.axis]
-            spaced = not isinstance(self.experiment.spec.axes[quantity.axis], list)
-            place = ("axes", quantity.axis) if spaced else ("axes", quantity.axis, at)
-        elif isinstance(quantity, Derived) and self.values:
-            at_values = ", ".join(f"{name} = {shown(value)}" for name, value in self.values.items())
-            message += f" (at {at_values})"
-        return self.experiment.error(place, message)
-
-    def value(self, quantity: Any, place: Place) -> Fraction:
-        """Evaluate, turning a form's complaint into an error with a place."""
-        try:
-            return evaluate(quantity, self.values, self.mean_workload)
-        except (InputError, ZeroDivisionError, OverflowError) as error:
-            message = getattr(error, "message", "is beyond all bounds")
-            raise self.error(quantity, place, message) from None
-
-    def whole(self, quantity: Any, place: Place, most: int) -> int:
-        """A whole number from 1 to ``most``."""
-        value = self.value(quantity, place)
-        if value.denominator != 1:
-            raise self.error(quantity, place, f"must be a whole number, got {shown(value)}")
-        self.positive(value, quantity, place, most)
-        return int(value)
-
-    def positive(self, value: Fraction, quantity: Any, place: Place, most: int) -> None:
-        """Check 0 < value <= most."""
-        if value <= 0:
-            raise self.error(quantity, place, f"must be > 0, got {shown(value)}")
-        if value > most:
-            raise self.error(quantity, place, f"must be <= {most}, got {shown(value)}")
-
-    def rate(self) -> Fraction:
-        """Total arrival rate."""
-        workload = self.experiment.spec.workload
-        per_class = workload.arrivals is None or workload.arrivals.rate is None
-        total = Fraction(0)
-        for i, quantity in enumerate(workload.rates or []):
-            place = ("workload", "lengths", "classes", i, "rate") if per_class else ("workload", "arrivals", "rate")
-            value = self.value(quantity, place)
-            self.positive(value, quantity, place, LARGEST_RATE)
-            total += value
-        return total
 
     def params(self, entry: PolicySpec, i: int) -> Any:
         """Parameters of the policy at this cell."""
@@ -152,7 +105,7 @@ class _Cell:
         params = self.params(entry, i)
         endless = entry.supply == "endless"
         lengths = self.experiment.lengths
-        predictions = self.predictions()
+        predictions = self.predictions(spec.workload)
         if params.uses is not None:
             try:
                 predictions.check(params.uses)
@@ -160,33 +113,71 @@ class _Cell:
                 raise self.experiment.error(("workload", "predictions"), f"{entry.name}: {error.message}") from None
         elif entry.victims == "ascending":
             raise self.experiment.error(("policies", i, "victims"), "needs a policy that expects an output length")
+        block_size = self.whole(spec.system.block_size, ("system", "block_size"), LARGEST_BLOCK)
+        policy = policies.get(entry.name)
         try:
-            policies.get(entry.name).build(params, setting_of(lengths, capacity, predictions=predictions))
+            policy.build(params, setting_of(lengths, capacity, block_size, predictions))
         except InputError as error:
             raise self.experiment.error(("policies", i), error.message) from None
-        slots = self.whole(spec.run.slots, ("run", "slots"), LONGEST_RUN)
+        slots, requests = self.length()
         warmup = spec.run.warmup
         if warmup == "auto":
             saturated = endless and entry.victims == "none"
-            warmup = 0 if spec.run.drain else automatic_warmup(lengths, slots, saturated)
-        elif warmup >= slots:
+            warmup = 0 if spec.run.drain or slots is None else automatic_warmup(lengths, slots, saturated)
+        elif slots is not None and warmup >= slots:
             raise self.experiment.error(("run", "warmup"), f"must be shorter than the {slots} slots of a run")
+        if endless and slots is None:
+            raise self.experiment.error(("run", "requests"), "an endless supply needs run.slots, a horizon")
         return Scenario(
             policy=entry.name,
             params=params,
             capacity=capacity,
             lengths=lengths,
-            rate=None if endless else self.rate(),
+            arrivals=None if endless else self.arrivals(spec.workload, self.experiment.times),
             slots=slots,
             warmup=warmup,
             seed=spec.seed,
             victims=entry.victims,
             recompute=entry.progress == "recompute",
-            block_size=self.whole(spec.system.block_size, ("system", "block_size"), LARGEST_BLOCK),
+            block_size=block_size,
             beta=self.beta(entry, params, i),
             predictions=predictions,
             drain=spec.run.drain and not endless,
+            requests=requests,
+            replay=None if endless else self.experiment.replays,
+            service=self.service(spec.system.service, self.experiment.folder, ("system", "service")),
+            accounting=entry.accounting,
+            token_budget=self.token_budget(policy),
+            gate=self.gate(entry, i),
         )
+
+    def length(self) -> tuple[int | None, int | None]:
+        """Slots and requests of a replication; one of them is None."""
+        run = self.experiment.spec.run
+        if run.slots is not None:
+            return self.whole(run.slots, ("run", "slots"), LONGEST_RUN), None
+        return None, self.whole(run.requests, ("run", "requests"), MOST_REQUESTS)
+
+    def token_budget(self, policy: policies.Policy) -> int | None:
+        """Tokens that decoding and prefill share in an iteration."""
+        quantity = self.experiment.spec.system.token_budget
+        if quantity is None:
+            return None
+        place = ("system", "token_budget")
+        if policy.whole_prefill:
+            raise self.experiment.error(place, f"{policy.name} reckons with prefill in one iteration; leave it out")
+        return self.whole(quantity, place, LARGEST_CAPACITY)
+
+    def gate(self, entry: PolicySpec, i: int) -> Budget | None:
+        """Activation budget in front of the policy."""
+        if entry.gate is None:
+            return None
+        place = ("policies", i, "gate", "b")
+        value = self.value(entry.gate.b, place)
+        try:
+            return Budget.of(value, entry.gate.law)
+        except InputError as error:
+            raise self.error(entry.gate.b, place, error.message) from None
 
     def beta(self, entry: PolicySpec, params: Any, i: int) -> Fraction:
         """Probability of the victim rule beta: the policy's own parameter, or the entry's."""
@@ -195,17 +186,3 @@ class _Cell:
         value = self.value(entry.beta, ("policies", i, "beta"))
         self.positive(value, entry.beta, ("policies", i, "beta"), 1)
         return value
-
-    def predictions(self) -> Predictions:
-        """What is known of outputs at this cell."""
-        spec = self.experiment.spec.workload.predictions
-        values = {}
-        for name in ("sigma", "width"):
-            quantity = getattr(spec, name)
-            if quantity is not None:
-                value = self.value(quantity, ("workload", "predictions", name))
-                if not 0 <= value <= LARGEST_ERROR[name]:
-                    place = ("workload", "predictions", name)
-                    raise self.error(quantity, place, f"must be from 0 to {LARGEST_ERROR[name]}, got {shown(value)}")
-                values[name] = float(value)
-        return Predictions(spec.kind, **values)

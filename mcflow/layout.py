@@ -25,6 +25,7 @@ def layout(
     keys: list[str],
     theory_keys: list[str | None],
     hindsight_keys: list[str],
+    trajectory_keys: list[str],
 ) -> dict[str, Any]:
     """Return the layout that `mcflow.store.build` reads, as plain JSON."""
     import numba
@@ -36,11 +37,18 @@ def layout(
         "capacity": [p.scenario.capacity for p in points],
         "critical_rate": [float(p.scenario.capacity / law.mean_workload) for p in points],
         "load": [
-            None if p.scenario.rate is None else float(p.scenario.rate * law.mean_workload / p.scenario.capacity)
+            None
+            if p.scenario.rate is None or p.scenario.timed
+            else float(p.scenario.rate * law.mean_workload / p.scenario.capacity)
             for p in points
         ],
         "budget": [
-            None if p.scenario.params.budgets is None else float(sum(p.scenario.params.budgets)) for p in points
+            float(p.scenario.gate.mean)
+            if p.scenario.gate is not None
+            else None
+            if p.scenario.params.budgets is None
+            else float(sum(p.scenario.params.budgets))
+            for p in points
         ],
         "backlog_slope_theory": [_backlog_slope(p.scenario) for p in points],
         "warmup": [p.scenario.warmup for p in points],
@@ -51,6 +59,8 @@ def layout(
             "policy_name": [entry.name for entry in spec.policies],
             "victims": [entry.victims for entry in spec.policies],
             "progress": [entry.progress for entry in spec.policies],
+            "accounting": [entry.accounting for entry in spec.policies],
+            "gate": ["none" if entry.gate is None else entry.gate.law for entry in spec.policies],
             "supply": [entry.supply for entry in spec.policies],
         },
         "axes": {name: [number(value) for value in values] for name, values in spec.axis_values.items()},
@@ -58,6 +68,8 @@ def layout(
         "keys": keys,
         "theory_keys": theory_keys,
         "hindsight_keys": hindsight_keys,
+        "trajectory_keys": trajectory_keys,
+        "stretches": 0 if spec.trajectory is None else spec.trajectory.points,
         "inputs": inputs,
         "attributes": {
             "mcflow_format": schema.FORMAT,
@@ -68,7 +80,9 @@ def layout(
             "lengths": law.source,
             "mean_workload": float(law.mean_workload),
             "max_output": law.max_output,
-            "drain": int(spec.run.drain),
+            "drain": int(spec.run.drain or spec.run.requests is not None),
+            "time_unit": "slot" if spec.system.service.kind == "unit" else "s",
+            "service": json.dumps(points[0].scenario.service.describe()),
             "results_hash": results_hash(),
             "versions": (
                 f"mcflow {mcflow.__version__}, python {platform.python_version()}, numba {numba.__version__}, "
@@ -81,7 +95,7 @@ def layout(
 def _backlog_slope(scenario: Scenario) -> float | None:
     """Drift of the line under Algorithm 1 where it never overflows: sum of (lambda_k - b_k)^+."""
     budgets, law = scenario.params.budgets, scenario.lengths
-    if policies.get(scenario.policy).buckets != "class" or budgets is None or scenario.rate is None:
+    if policies.get(scenario.policy).buckets != "class" or budgets is None or scenario.rate is None or scenario.timed:
         return None
     rates = class_rates(law, scenario.rate)
     verdict = class_budgets(law.prompt_min.tolist(), law.output_min.tolist(), budgets, rates, scenario.capacity)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, PlainSerializer
+from pydantic import BaseModel, BeforeValidator, PlainSerializer
 
 from mcflow.errors import InputError
 from mcflow.exact import exact, floor, number, rounded
@@ -115,6 +115,9 @@ def axes_of(value: Any) -> Iterator[str]:
             yield from axes_of(item)
     elif isinstance(value, list | tuple):
         for item in value:
+            yield from axes_of(item)
+    elif isinstance(value, BaseModel):
+        for _, item in value:
             yield from axes_of(item)
 
 

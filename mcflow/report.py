@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from mcflow import estimate
-from mcflow.schema import MEASURED, VARIABLES
+from mcflow.schema import MEASURED, OWN_DIMS, VARIABLES
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -40,11 +40,15 @@ HEADS = {
     "bound_bernstein": "Bernstein",
     "bound_hoeffding": "Hoeffding",
     "bound_hoeffding_paper": "paper's form",
-    "request_throughput": "requests/slot",
-    "token_throughput_completed": "tokens/slot",
-    "latency_mean": "latency, slots",
-    "latency_p95": "p95, slots",
-    "backlog_slope": "backlog/slot",
+    "request_throughput": "requests/{slot}",
+    "token_throughput_completed": "tokens/{slot}",
+    "latency_mean": "latency, {slots}",
+    "latency_p95": "p95, {slots}",
+    "backlog_slope": "backlog/{slot}",
+    "ttft_mean": "TTFT, {slots}",
+    "ttft_p95": "TTFT p95, {slots}",
+    "tpot_mean": "TPOT, {slots}",
+    "tpot_p95": "TPOT p95, {slots}",
     "usage_peak": "peak, tokens",
 }
 
@@ -54,7 +58,19 @@ VICTIM_NAMES = {
     "all": "evict-all",
     "ascending": "ascending eviction",
     "beta": "beta-clearing",
+    "fewest": "fewest tokens evicted first",
 }
+
+#: What a user waits for in real time, after the usual columns.
+REAL_TIME = ("ttft_mean", "tpot_mean")
+
+
+def head(name: str, dataset: xr.Dataset) -> str:
+    """Column head of a result, with the unit of time that the dataset has."""
+    seconds = dataset.attrs.get("time_unit", "slot") == "s"
+    words = {"slot": "s", "slots": "s"} if seconds else {"slot": "slot", "slots": "slots"}
+    return HEADS.get(name, name.replace("_", " ")).format(**words)
+
 
 NOTHING_STEADY = "no steady state"
 
@@ -90,7 +106,7 @@ def with_error(value: float, half: float) -> str:
 
 def varying(dataset: xr.Dataset) -> list[str]:
     """Axes with more than one value, in order."""
-    return [str(d) for d in dataset.sizes if d not in ("policy", "replication") and dataset.sizes[d] > 1]
+    return [str(d) for d in dataset.sizes if d not in OWN_DIMS and dataset.sizes[d] > 1]
 
 
 def tables(dataset: xr.Dataset, columns: list[str] | None = None) -> list[Table]:
@@ -105,11 +121,14 @@ def tables(dataset: xr.Dataset, columns: list[str] | None = None) -> list[Table]
         law, throughput, latency and drift.
     """
     summary = estimate.estimates(dataset)
-    axes = [str(d) for d in dataset.sizes if d not in ("policy", "replication")]
+    axes = [str(d) for d in dataset.sizes if d not in OWN_DIMS]
     shown_axes = varying(dataset) or axes
     usual: tuple[str, ...] = AGAINST_THEORY if bool(dataset["overflow_exact"].notnull().all()) else WITHOUT_THEORY
     usual = DRAINED if dataset.attrs.get("drain", 0) else usual
+    usual = (*usual, *REAL_TIME) if dataset.attrs.get("time_unit", "slot") == "s" else usual
     chosen = columns or [name for name in usual if name != "rejected" or bool((dataset[name] > 0).any())]
+    if dataset.sizes["policy"] > 1 and not varying(dataset):
+        return [_one_point(dataset, summary, chosen)]
     result = []
     for at, label in enumerate(dataset["policy"].values.tolist()):
         point = dataset.isel(policy=at)
@@ -117,11 +136,13 @@ def tables(dataset: xr.Dataset, columns: list[str] | None = None) -> list[Table]
         title = f"{escape(label)}: {point['policy_name'].item()}"
         title += ", endless supply" if supply == "endless" else ""
         title += f", {VICTIM_NAMES[str(point['victims'].item())]}"
+        gate = str(point["gate"].item()) if "gate" in point.coords else "none"
+        title += "" if gate == "none" else f", behind an activation budget ({gate})"
         table = Table(title=title, title_justify="left", title_style="bold")
         for axis in shown_axes:
             table.add_column(axis, justify="right", no_wrap=True)
         for name in chosen:
-            table.add_column(HEADS.get(name, name.replace("_", " ")), justify="right", no_wrap=True)
+            table.add_column(head(name, dataset), justify="right", no_wrap=True)
         table.add_column("state", no_wrap=True)
         for index in np.ndindex(*(dataset.sizes[axis] for axis in axes)):
             cell = dict(zip(axes, index, strict=True))
@@ -133,6 +154,21 @@ def tables(dataset: xr.Dataset, columns: list[str] | None = None) -> list[Table]
             table.add_row(*cells, state or "missing")
         result.append(table)
     return result
+
+
+def _one_point(dataset: xr.Dataset, summary: xr.Dataset, names: list[str]) -> Table:
+    """A row a policy, where the grid is a single point."""
+    at = {str(axis): 0 for axis in dataset.sizes if axis not in OWN_DIMS}
+    where = ", ".join(f"{axis} = {dataset[axis].values[0]:.6g}" for axis in at)
+    title = escape(str(dataset.attrs["name"])) + (f": {where}" if where else "")
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for column in ["policy", *(head(name, dataset) for name in names), "state"]:
+        table.add_column(column, justify="left" if column in ("policy", "state") else "right", no_wrap=True)
+    for i, label in enumerate(dataset["policy"].values.tolist()):
+        row, inputs = summary.isel({"policy": i, **at}), dataset.isel({"policy": i, **at})
+        state = str(row["stability"].item())
+        table.add_row(escape(label), *(_cell(name, row, inputs, state) for name in names), state or "missing")
+    return table
 
 
 def _cell(name: str, row: xr.Dataset, inputs: xr.Dataset, state: str) -> str:
@@ -155,11 +191,11 @@ def _cell(name: str, row: xr.Dataset, inputs: xr.Dataset, state: str) -> str:
 def versus_table(dataset: xr.Dataset, label: str, columns: list[str] | None = None) -> Table:
     """Paired differences to one policy: a row a policy and grid point, with intervals."""
     names = columns or ["latency_mean", "latency_p95", "request_throughput", "token_throughput_completed"]
-    axes = [str(d) for d in dataset.sizes if d not in ("policy", "replication")]
+    axes = [str(d) for d in dataset.sizes if d not in OWN_DIMS]
     shown = varying(dataset)
     table = Table(title=f"differences to {escape(label)}, paired", title_justify="left", title_style="bold")
-    for head in ["policy", *shown, *(HEADS.get(name, name) for name in names), "variance reduction"]:
-        table.add_column(head, justify="left" if head == "policy" else "right", no_wrap=True)
+    for title in ["policy", *shown, *(head(name, dataset) for name in names), "variance reduction"]:
+        table.add_column(title, justify="left" if title == "policy" else "right", no_wrap=True)
     results = [estimate.versus(dataset, label, name) for name in names]
     for policy in results[0]["policy"].values.tolist():
         for index in np.ndindex(*(dataset.sizes[axis] for axis in axes)):
@@ -216,8 +252,8 @@ def notes(dataset: xr.Dataset) -> list[str]:
 def tuning_table(tuning: Tuning, parameter: str, objective: str) -> Table:
     """Candidates of a race, with what became of each."""
     table = Table(title=f"{objective} by {parameter}", title_justify="left", title_style="bold")
-    for head in (parameter, objective, "replications", "state"):
-        table.add_column(head, justify="left" if head == "state" else "right", no_wrap=True)
+    for title in (parameter, objective, "replications", "state"):
+        table.add_column(title, justify="left" if title == "state" else "right", no_wrap=True)
     for c in tuning.candidates:
         shown = (
             with_error(c.mean, c.half_width) if c.state.startswith(("racing", "winner", "runner", "dropped")) else "-"

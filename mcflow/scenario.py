@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from dataclasses import dataclass
@@ -13,9 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from mcflow.budget import Budget
+from mcflow.exact import exact
 from mcflow.policies.contract import PolicyParams, Setting
+from mcflow.service import ServiceSpec
+from mcflow.workload.arrivals import Arrivals
 from mcflow.workload.lengths import LengthLaw
 from mcflow.workload.predictions import Predictions
+from mcflow.workload.source import Replay
 
 #: Largest cache: token counts of one request must fit 32 bits.
 LARGEST_CAPACITY = 2**31 - 2
@@ -31,6 +35,7 @@ _SOURCES = (
     "budget.py",
     "exact.py",
     "scenario.py",
+    "service.py",
     "simulate.py",
     "streams.py",
     "engine",
@@ -89,10 +94,12 @@ class Scenario:
         M, tokens.
     lengths : LengthLaw
         Law of prompt and output lengths.
-    rate : Fraction or None
-        Mean Poisson arrivals a slot; None with an endless supply.
-    slots, warmup : int
-        Length of a replication, and how much of it comes before the measured window.
+    arrivals : Arrivals or None
+        The arrival process, per slot or per second; None with an endless supply.
+    slots : int or None
+        Length of a replication; None: until all its requests are served.
+    warmup : int
+        How many of the slots come before the measured window.
     seed : int
         Root seed.
     victims : str
@@ -107,14 +114,26 @@ class Scenario:
         What is known of output lengths at arrival.
     drain : bool
         Whether everybody is served after the horizon, see `mcflow.engine.machine.run`.
+    requests : int or None
+        Most requests that arrive.
+    replay : Replay or None
+        Rows of a trace whose lengths are taken in order, in place of draws from the law.
+    service : ServiceSpec
+        Iteration times; unit slots by default.
+    accounting : {"paper", "engine"}
+        What the slot of the j-th token holds, l + j or l + j - 1.
+    token_budget : int or None
+        Tokens that decoding and prefill share in a slot.
+    gate : Budget or None
+        Activation budget in front of the policy.
     """
 
     policy: str
     params: PolicyParams
     capacity: int
     lengths: LengthLaw
-    rate: Fraction | None
-    slots: int
+    arrivals: Arrivals | None
+    slots: int | None
     warmup: int
     seed: int
     victims: str
@@ -123,11 +142,33 @@ class Scenario:
     beta: Fraction = Fraction(1)
     predictions: Predictions = Predictions()
     drain: bool = False
+    requests: int | None = None
+    replay: Replay | None = None
+    service: ServiceSpec = ServiceSpec()
+    accounting: str = "paper"
+    token_budget: int | None = None
+    gate: Budget | None = None
 
     @property
     def endless(self) -> bool:
         """Whether fresh requests never run out (the saturated process, MODEL section 3)."""
-        return self.rate is None
+        return self.arrivals is None
+
+    @property
+    def rate(self) -> Fraction | None:
+        """Mean arrivals a slot or second; None with an endless supply, or a trace in which no time passes."""
+        mean = None if self.arrivals is None else self.arrivals.mean_rate
+        return None if mean is None else exact(mean)
+
+    @property
+    def served(self) -> bool:
+        """Whether a run serves everybody, so that a line that grows ends all the same."""
+        return self.drain or self.slots is None
+
+    @property
+    def timed(self) -> bool:
+        """Whether iterations take real time."""
+        return self.service.kind != "unit"
 
     @cached_property
     def workload_key(self) -> str:
@@ -148,7 +189,7 @@ class Scenario:
             },
             "capacity": self.capacity,
             "lengths": self.workload_key,
-            "rate": None if self.rate is None else str(self.rate),
+            "arrivals": None if self.arrivals is None else self.arrivals.describe(),
             "slots": self.slots,
             "warmup": self.warmup,
             "seed": self.seed,
@@ -156,8 +197,14 @@ class Scenario:
             "progress": "recompute" if self.recompute else "reset",
             "block_size": self.block_size,
             "beta": str(self.beta) if self.victims == "beta" else None,
-            "predictions": dataclasses.asdict(self.predictions) if self.params.uses else None,
+            "predictions": str(self.predictions) if self.params.uses else None,
             "drain": self.drain,
+            "requests": self.requests,
+            "replay": None if self.replay is None else self.replay.digest,
+            "service": self.service.describe(),
+            "accounting": self.accounting,
+            "token_budget": self.token_budget,
+            "gate": None if self.gate is None else [self.gate.law, str(self.gate.mean)],
         }
 
     def key(self, replications: int) -> str:

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 from mcflow import policies
+from mcflow.budget import Law
 from mcflow.errors import InputError
 from mcflow.exact import exact, rounded
 from mcflow.policies.victims import VICTIMS
@@ -23,11 +24,11 @@ from mcflow.workload.lengths import LONGEST
 
 #: Names that the dataset gives to coordinates of its own.
 TAKEN = (
-    "policy", "replication", "policy_name", "victims", "progress", "supply", "stability", "overflow_few",
-    "overflow_probability_limit",
+    "policy", "replication", "policy_name", "victims", "progress", "accounting", "gate", "supply", "stability",
+    "overflow_few", "overflow_probability_limit", "stretch",
 )  # fmt: skip
 
-Victims = Literal["lifo", "all", "none", "ascending", "beta"]
+Victims = Literal["lifo", "all", "none", "ascending", "fewest", "beta"]
 
 
 class Strict(BaseModel):
@@ -80,11 +81,42 @@ def _seed(value: Any) -> Any:
     )
 
 
-class ArrivalsSpec(Strict):
-    """Arrivals per slot: Poisson, all classes together."""
+#: Parameters of each arrival process beside its rate, see `mcflow.workload.arrivals`.
+PROCESSES: dict[str, tuple[str, ...]] = {
+    "poisson": (),
+    "gamma": ("cv",),
+    "weibull": ("cv",),
+    "deterministic": (),
+    "mmpp": ("burst", "share", "sojourn"),
+    "trace": ("file",),
+}
 
-    kind: Literal["poisson"] = "poisson"
+
+class ArrivalsSpec(Strict):
+    """The arrival process, all classes together; rate in requests a slot, or a second in real time."""
+
+    kind: Literal["poisson", "gamma", "weibull", "deterministic", "mmpp", "trace"] = "poisson"
     rate: QuantityField | None = None
+    cv: QuantityField | None = None
+    burst: QuantityField | None = None
+    share: QuantityField | None = None
+    sojourn: QuantityField | None = None
+    file: str | None = None
+    time_unit: Literal["slot", "s", "ms", "us", "ns"] | None = None
+
+    @model_validator(mode="after")
+    def _matches_kind(self) -> ArrivalsSpec:
+        for key in ("cv", "burst", "share", "sojourn", "file"):
+            if (getattr(self, key) is not None) != (key in PROCESSES[self.kind]):
+                problem = "need" if key in PROCESSES[self.kind] else "do not take"
+                raise PydanticCustomError(
+                    "kind",
+                    "arrivals of kind {kind} {problem} {name}",
+                    {"kind": self.kind, "problem": problem, "name": key},
+                )
+        if self.time_unit is not None and self.kind != "trace":
+            raise PydanticCustomError("kind", "time_unit goes with arrivals of kind trace only", {})
+        return self
 
 
 class ClassSpec(Strict):
@@ -104,9 +136,12 @@ class LengthsSpec(Strict):
     rows: Annotated[list[tuple[RowTokens, RowTokens]], Field(min_length=1)] | None = None
     file: str | None = None
     name: str | None = None
+    order: Literal["resample", "replay"] = "resample"
 
     @model_validator(mode="after")
     def _matches_kind(self) -> LengthsSpec:
+        if self.order == "replay" and self.kind not in ("trace", "rows"):
+            raise PydanticCustomError("kind", "order: replay goes with lengths of kind trace or rows", {})
         needs = {"classes": ["classes"], "histogram": ["file", "name"], "rows": ["rows"], "trace": ["file"]}[self.kind]
         given = [key for key in ("classes", "rows", "file", "name") if getattr(self, key) is not None]
         if len(given) != 1 or given[0] not in needs:
@@ -140,11 +175,30 @@ class PredictionsSpec(Strict):
         return self
 
 
+class MaxNewSpec(Strict):
+    """The limit on output tokens that a request comes with, see `mcflow.workload.predictions.MaxNew`."""
+
+    constant: QuantityField | None = None
+    multiple: QuantityField | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> MaxNewSpec:
+        if (self.constant is None) == (self.multiple is None):
+            raise PydanticCustomError("max_new", "expected upper, or one of constant: and multiple:", {})
+        return self
+
+
+def _max_new(value: Any) -> Any:
+    """``upper`` is no value."""
+    return None if value == "upper" else value
+
+
 class WorkloadSpec(Strict):
     """What arrives, and what is known of it."""
 
     arrivals: ArrivalsSpec | None = None
     lengths: LengthsSpec
+    max_new: Annotated[MaxNewSpec | None, BeforeValidator(_max_new)] = None
     predictions: PredictionsSpec = PredictionsSpec.model_construct(kind="truth", sigma=None, width=None)
 
     @model_validator(mode="after")
@@ -153,6 +207,11 @@ class WorkloadSpec(Strict):
         if per_class and self.arrivals is not None and self.arrivals.rate is not None:
             raise PydanticCustomError("rate", "rates stand in the classes already; leave arrivals.rate out", {})
         return self
+
+    @property
+    def arrives(self) -> bool:
+        """Whether it says how requests arrive: a rate, or a trace taken as it is."""
+        return self.rates is not None or (self.arrivals is not None and self.arrivals.kind == "trace")
 
     @property
     def rates(self) -> list[Any] | None:
@@ -164,11 +223,39 @@ class WorkloadSpec(Strict):
         return None
 
 
+class IterationSpec(Strict):
+    """Iteration times, see `mcflow.service`: a preset or figures of one's own, times ``scale``."""
+
+    kind: Literal["unit", "roofline", "table"] = "roofline"
+    preset: str | None = None
+    coefficients: Annotated[list[float], Field(min_length=5, max_length=5)] | None = None
+    file: str | None = None
+    scale: QuantityField = Fraction(1)
+
+
+def _service(value: Any) -> Any:
+    """A name alone is a preset, with its roofline."""
+    if isinstance(value, str):
+        return {"kind": "unit"} if value == "unit" else {"preset": value}
+    return value
+
+
 class SystemSpec(Strict):
-    """The worker: capacity M in tokens, tokens a block."""
+    """The worker: capacity M in tokens, tokens a block, tokens an iteration, iteration times."""
 
     capacity: QuantityField
     block_size: QuantityField = Fraction(1)
+    token_budget: QuantityField | None = None
+    service: Annotated[IterationSpec, BeforeValidator(_service)] = IterationSpec.model_construct(
+        kind="unit", preset=None, coefficients=None, file=None, scale=Fraction(1)
+    )
+
+
+class GateSpec(Strict):
+    """An activation budget in front of a policy: mean requests a slot, and its law."""
+
+    b: QuantityField
+    law: Law = "credit"
 
 
 def _label(value: str) -> str:
@@ -185,8 +272,10 @@ class PolicySpec(Strict):
     name: str
     label: Annotated[str, AfterValidator(_label)]
     victims: Victims
-    progress: Literal["reset", "recompute"] = "reset"
+    progress: Literal["reset", "recompute"]
+    accounting: Literal["paper", "engine"]
     supply: Literal["arrivals", "endless"] = "arrivals"
+    gate: GateSpec | None = None
     beta: QuantityField | None = None
     params: dict[str, Any]
 
@@ -200,7 +289,8 @@ class PolicySpec(Strict):
         except InputError as error:
             raise PydanticCustomError("policy", "{m}", {"m": error.message, "key": "name"}) from None
         parameters = list(entry.params.model_fields)
-        own = ["name", "label", "victims", "progress", "supply", *([] if "beta" in parameters else ["beta"])]
+        own = ["name", "label", "victims", "progress", "accounting", "supply", "gate"]
+        own += [] if "beta" in parameters else ["beta"]
         for key in data:
             if key not in own and key not in parameters:
                 raise unknown_key(key, own + parameters)
@@ -215,7 +305,10 @@ class PolicySpec(Strict):
                 except InputError as error:
                     raise PydanticCustomError("value", "{m}", {"m": error.message, "key": key}) from None
         rest = {key: data[key] for key in own if key in data}
-        return {"label": entry.name, "victims": entry.victims, **rest, "params": params}
+        usual = {
+            "label": entry.name, "victims": entry.victims, "progress": entry.progress, "accounting": entry.accounting
+        }  # fmt: skip
+        return {**usual, **rest, "params": params}
 
     @model_validator(mode="after")
     def _victims_have_what_they_need(self) -> PolicySpec:
@@ -226,7 +319,12 @@ class PolicySpec(Strict):
 
     @model_validator(mode="after")
     def _endless(self) -> PolicySpec:
-        if self.supply == "endless" and not hasattr(policies.get(self.name).state, "supply"):
+        budgeted = hasattr(policies.get(self.name).state, "supply")
+        if self.gate is not None and budgeted:
+            raise PydanticCustomError(
+                "gate", "{name} has an activation budget of its own", {"name": self.name, "key": "gate"}
+            )
+        if self.supply == "endless" and not budgeted and self.gate is None:
             raise PydanticCustomError(
                 "supply",
                 "{name} has no activation budget, so an endless supply is undefined",
@@ -301,26 +399,50 @@ def _warmup(value: Any) -> Any:
 
 
 class RunSpec(Strict):
-    """How long and how often: slots a replication, warm-up slots, replications; serve who is left?"""
+    """How long and how often: slots or requests a replication, warm-up slots, replications; serve who is left?"""
 
-    slots: QuantityField
+    slots: QuantityField | None = None
+    requests: QuantityField | None = None
     warmup: Annotated[Any, BeforeValidator(_warmup)] = "auto"
     replications: Annotated[Whole, Field(ge=1, le=1_000_000)] = 10
     drain: bool = False
 
     @model_validator(mode="after")
     def _leaves_something(self) -> RunSpec:
+        if (self.slots is None) == (self.requests is None):
+            raise PydanticCustomError(
+                "run", "give slots (a horizon) or requests (all of which are served), one of the two", {}
+            )
+        if self.requests is not None and (self.drain or self.warmup not in ("auto", 0)):
+            what = "drain" if self.drain else "warmup"
+            raise PydanticCustomError("run", "goes with slots only: with requests everybody is served", {"key": what})
         if isinstance(self.warmup, int) and isinstance(self.slots, Fraction) and self.warmup >= self.slots:
             raise PydanticCustomError("warmup", "warm-up must be shorter than slots", {"key": "warmup"})
         return self
 
 
 class FigureSpec(Strict):
-    """One figure drawn after the run, see `mcflow.plot`."""
+    """One figure drawn after the run, see `mcflow.plot`; of some of the policies, where it names them."""
 
-    kind: Literal["overflow", "stability", "metric", "comparison"]
+    kind: Literal["overflow", "stability", "metric", "comparison", "usage"]
     x: str | None = None
     y: str | None = None
+    policies: Annotated[list[str], Field(min_length=1)] | None = None
+
+
+class TrajectorySpec(Strict):
+    """The course of KV usage over the first slots of replication 0, as means over equal stretches."""
+
+    slots: Annotated[Whole, Field(ge=1, le=10_000_000)]
+    points: Annotated[Whole, Field(ge=1, le=100_000)] = 1000
+
+    @model_validator(mode="after")
+    def _fits(self) -> TrajectorySpec:
+        if self.points > self.slots:
+            raise PydanticCustomError(
+                "trajectory", "must be at most slots, {most}", {"most": self.slots, "key": "points"}
+            )
+        return self
 
 
 class ExperimentSpec(Strict):
@@ -335,6 +457,7 @@ class ExperimentSpec(Strict):
     axes: dict[str, Annotated[Any, BeforeValidator(_axis)]] = {}
     run: RunSpec
     hindsight: Annotated[Whole, Field(ge=0)] = 0
+    trajectory: TrajectorySpec | None = None
     figures: list[FigureSpec] = []
 
     @model_validator(mode="after")

@@ -172,8 +172,10 @@ def build(journal: Journal) -> xr.Dataset:
     dims = ["policy", *layout["axes"]]
     keys, theory_keys = layout["keys"], layout["theory_keys"]
     hindsight_keys = layout["hindsight_keys"]
-    rows = journal.points([*keys, *hindsight_keys, *(key for key in theory_keys if key)])
+    trajectory_keys = layout.get("trajectory_keys", [])
+    rows = journal.points([*keys, *hindsight_keys, *trajectory_keys, *(key for key in theory_keys if key)])
     replications = layout["replications"]
+    unit = layout["attributes"].get("time_unit", "slot")
     variables: dict[str, Any] = {}
     measured = {
         v.name: np.full((len(keys), replications), schema.fill_value(v.dtype), v.dtype) for v in schema.MEASURED
@@ -183,22 +185,33 @@ def build(journal: Journal) -> xr.Dataset:
             for name, array in measured.items():
                 array[i] = rows[key][name]
     for v in schema.MEASURED:
-        variables[v.name] = ([*dims, "replication"], measured[v.name].reshape(*shape, replications), _attributes(v))
+        variables[v.name] = (
+            [*dims, "replication"],
+            measured[v.name].reshape(*shape, replications),
+            _attributes(v, unit),
+        )
     for v in schema.COMPUTED:
         column = np.full(len(keys), np.nan)
         for i, theory_key in enumerate(theory_keys):
             if theory_key in rows:
                 column[i] = rows[theory_key][v.name][0]
-        variables[v.name] = (dims, column.reshape(shape), _attributes(v))
+        variables[v.name] = (dims, column.reshape(shape), _attributes(v, unit))
     for v in schema.HINDSIGHT if hindsight_keys else ():
         optima = np.full((len(hindsight_keys), replications), np.nan)
         for i, key in enumerate(hindsight_keys):
             if key in rows:
                 optima[i, : len(rows[key])] = rows[key][v.name]
-        variables[v.name] = ([*dims[1:], "replication"], optima.reshape(*shape[1:], replications), _attributes(v))
+        variables[v.name] = ([*dims[1:], "replication"], optima.reshape(*shape[1:], replications), _attributes(v, unit))
+    for v in schema.TRAJECTORY if trajectory_keys else ():
+        courses = np.full((len(keys), layout["stretches"]), np.nan)
+        for i, key in enumerate(trajectory_keys):
+            if key in rows:
+                courses[i] = rows[key][v.name][0]
+        courses = courses.reshape(*shape, layout["stretches"])
+        variables[v.name] = ([*dims, "stretch"], courses, _attributes(v, unit))
     for v in schema.INPUTS:
         column = np.array([np.nan if x is None else x for x in layout["inputs"][v.name]], dtype=v.dtype)
-        variables[v.name] = (dims, column.reshape(shape), _attributes(v))
+        variables[v.name] = (dims, column.reshape(shape), _attributes(v, unit))
     coords = {
         # Objects, not fixed-width text: Zarr v3 has a data type for strings of any length only.
         "policy": np.array(layout["policies"]["label"], dtype=object),
@@ -218,8 +231,8 @@ def build(journal: Journal) -> xr.Dataset:
     return dataset
 
 
-def _attributes(variable: schema.Variable) -> dict[str, str]:
-    return {"units": variable.units, "long_name": variable.description}
+def _attributes(variable: schema.Variable, time_unit: str) -> dict[str, str]:
+    return {"units": variable.units_in(time_unit), "long_name": variable.description}
 
 
 def write(dataset: xr.Dataset, path: Path) -> None:

@@ -17,7 +17,7 @@ from mcflow.fanout import BACKENDS, fan_out
 from mcflow.grid import Point, expand
 from mcflow.layout import layout
 from mcflow.scenario import Scenario
-from mcflow.tasks import Task, hindsight_key, theory_key
+from mcflow.tasks import Task, hindsight_key, theory_key, trajectory_key, trajectory_scenario
 
 #: Seconds between two builds of the dataset while a run goes on.
 REBUILD = 60.0
@@ -98,7 +98,10 @@ def run_experiment(
     store.check_place(dataset)
     with store.Journal(store.journal_path(dataset), writing=True, fresh=fresh) as journal:
         optima = _hindsight_scenarios(experiment, points)
-        journal.set_layout(layout(experiment, points, keys, theory_keys, [key for key, _ in optima]))
+        courses = _trajectory_scenarios(experiment, points)
+        journal.set_layout(
+            layout(experiment, points, keys, theory_keys, [key for key, _ in optima], [key for key, _ in courses])
+        )
         journal.drop_damaged()
         done = journal.keys()
         scenarios = dict(zip(keys, (point.scenario for point in points), strict=True))
@@ -106,8 +109,12 @@ def run_experiment(
         rows = [("hindsight", key, s, experiment.spec.hindsight) for key, s in dict(optima).items()]
         rows += [("theory", key, s, 1) for key, s in theories.items()]
         rows += [("replication", key, s, replications) for key, s in scenarios.items()]
+        rows += [("trajectory", key, s, 1) for key, s in dict(courses).items()]
+        stretches = 0 if experiment.spec.trajectory is None else experiment.spec.trajectory.points
         total = sum(count for *_, count in rows)
-        missing = [Task(kind, key, r, s) for kind, key, s, count in rows if key not in done for r in range(count)]
+        missing = [
+            Task(kind, key, r, s, stretches) for kind, key, s, count in rows if key not in done for r in range(count)
+        ]
         if progress is not None:
             progress.start(total, total - len(missing))
         try:
@@ -125,6 +132,15 @@ def _hindsight_scenarios(experiment: Experiment, points: list[Point]) -> list[tu
     first = next(i for i, entry in enumerate(experiment.spec.policies) if entry.supply == "arrivals")
     chosen = [point.scenario for point in points if point.index[0] == first]
     return [(hindsight_key(scenario, count), scenario) for scenario in chosen]
+
+
+def _trajectory_scenarios(experiment: Experiment, points: list[Point]) -> list[tuple[str, Scenario]]:
+    """Key and scenario of the course of usage at each point, where the experiment asks for it."""
+    wanted = experiment.spec.trajectory
+    if wanted is None:
+        return []
+    scenarios = [trajectory_scenario(point.scenario, wanted.slots) for point in points]
+    return [(trajectory_key(scenario, wanted.points), scenario) for scenario in scenarios]
 
 
 def _run_missing(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import sys
 import time
@@ -29,25 +30,29 @@ class Task:
 
     Attributes
     ----------
-    kind : {"replication", "theory", "hindsight"}
+    kind : {"replication", "theory", "hindsight", "trajectory"}
     key : str
         Journal key of the row that the result belongs to.
     number : int
-        Place in that row: the replication; 0 for theory.
+        Place in that row: the replication; 0 for theory and trajectory.
     scenario : Scenario
         What it is about.
+    points : int
+        Stretches of a trajectory.
     """
 
     kind: str
     key: str
     number: int
     scenario: Scenario
+    points: int = 0
 
 
 def theory_key(scenario: Scenario) -> str | None:
     """Key of the saturated process of a scenario, None for policies without a total budget."""
     budget = getattr(scenario.params, "budget", None)
-    if not isinstance(budget, Budget) or scenario.block_size != 1:  # the law is that of single tokens
+    plain = scenario.block_size == 1 and scenario.accounting == "paper" and scenario.token_budget is None
+    if not isinstance(budget, Budget) or not plain:  # the law is that of single tokens, l + j of them
         return None
     content = ["theory", scenario.workload_key, budget.law, str(budget.mean), scenario.capacity, results_hash()]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
@@ -55,8 +60,21 @@ def theory_key(scenario: Scenario) -> str | None:
 
 def hindsight_key(scenario: Scenario, replications: int) -> str:
     """Key of the hindsight optima of the first replications of a scenario's requests."""
-    content = ["hindsight", scenario.workload_key, str(scenario.rate), scenario.slots, scenario.seed, scenario.capacity]
+    arrivals = None if scenario.arrivals is None else scenario.arrivals.describe()
+    content = ["hindsight", scenario.workload_key, arrivals, scenario.slots, scenario.seed, scenario.capacity]
     return hashlib.sha256(json.dumps([*content, replications, results_hash()]).encode()).hexdigest()[:32]
+
+
+def trajectory_scenario(scenario: Scenario, slots: int) -> Scenario:
+    """The scenario cut to the slots of a trajectory."""
+    most = slots if scenario.slots is None else min(slots, scenario.slots)
+    return dataclasses.replace(scenario, slots=most, warmup=0, drain=False)
+
+
+def trajectory_key(scenario: Scenario, points: int) -> str:
+    """Key of the course of usage of a scenario."""
+    content = ["trajectory", scenario.describe(), points, results_hash()]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def work(task: Task, die_with_parent: bool = False) -> tuple[Task, np.ndarray]:
@@ -73,6 +91,8 @@ def work(task: Task, die_with_parent: bool = False) -> tuple[Task, np.ndarray]:
         return task, _theory(task.scenario)
     if task.kind == "hindsight":
         return task, _hindsight(task.scenario, task.number)
+    if task.kind == "trajectory":
+        return task, _trajectory(task.scenario, task.points)
     return task, _record(schema.MEASURED, simulate(task.scenario, task.number).metrics())
 
 
@@ -92,6 +112,22 @@ def _hindsight(scenario: Scenario, number: int) -> np.ndarray:
     optimum = hindsight(arrived, prompt, output, scenario.capacity, time_limit=HINDSIGHT_SECONDS, integer=False)
     values = {"hindsight_bound": optimum.lp_bound_mean, "hindsight_best": optimum.best_mean}
     return _record(schema.HINDSIGHT, values)
+
+
+def _trajectory(scenario: Scenario, points: int) -> np.ndarray:
+    """Usage over equal stretches of slots; a run that ends early leaves the rest NaN."""
+    outcome = simulate(scenario, keep_usage=True)
+    assert scenario.slots is not None
+    record = np.full((), np.nan, [(v.name, v.dtype, (points,)) for v in schema.TRAJECTORY])
+    starts = outcome.run.starts if outcome.timed else np.arange(len(outcome.usage), dtype=float)
+    edges = np.linspace(0, scenario.slots, points + 1).astype(np.int64)
+    for i, (first, last) in enumerate(itertools.pairwise(edges)):
+        if last <= len(starts):
+            values = outcome.usage[first:last]
+            record["trajectory_time"][i] = (starts[first] + starts[last - 1]) / 2
+            record["trajectory_usage"][i] = values[:, 1].mean()
+            record["trajectory_peak"][i] = values[:, 0].max()
+    return record
 
 
 def _theory(scenario: Scenario) -> np.ndarray:
@@ -118,13 +154,19 @@ def warm_up(tasks: list[Task]) -> float:
     seen = set()
     for task in tasks:
         s = task.scenario
-        kind = (s.policy, s.victims, s.block_size == 1)
-        if task.kind != "replication" or kind in seen:
+        kind = (s.policy, s.victims, s.block_size == 1, s.token_budget is None, s.service.kind)
+        if task.kind not in ("replication", "trajectory") or kind in seen:
             continue
         seen.add(kind)
-        trial = dataclasses.replace(s, slots=min(s.slots, 2000), warmup=0)
+        if s.slots is None:
+            assert s.requests is not None
+            trial = dataclasses.replace(s, requests=min(s.requests, 2000))
+            share = s.requests / (trial.requests or 1)
+        else:
+            trial = dataclasses.replace(s, slots=min(s.slots, 2000), warmup=0)
+            share = s.slots / (trial.slots or 1)
         simulate(trial)
         start = time.perf_counter()
         simulate(trial)
-        seconds.append((time.perf_counter() - start) * s.slots / trial.slots)
+        seconds.append((time.perf_counter() - start) * share)
     return max(seconds, default=1.0)

@@ -50,6 +50,8 @@ class Candidate:
         The objective's result, one a replication.
     drifts : list of (float, bool)
         Drift of the waiting line, and whether it was longer late than on average (`mcflow.estimate`).
+    slots : int
+        Slots measured, all replications together.
     state : str
         ``racing``, ``winner``, ``runner-up``, ``dropped``, or how its runs ended (``livelock`` ...).
     """
@@ -58,6 +60,7 @@ class Candidate:
     scenario: Scenario
     results: list[float] = field(default_factory=list)
     drifts: list[tuple[float, bool]] = field(default_factory=list)
+    slots: int = 0
     state: str = "racing"
 
     @property
@@ -164,14 +167,15 @@ def tune(
             numbers = range(first, min(first + ROUND, replications))
             done = parallel(delayed(_one)(c.scenario, r, name) for c in racing for r in numbers)
             for i, candidate in enumerate(racing):
-                for value, verdict, drift in done[i * len(numbers) : (i + 1) * len(numbers)]:
+                for value, verdict, drift, slots in done[i * len(numbers) : (i + 1) * len(numbers)]:
                     candidate.results.append(value)
+                    candidate.slots += slots
                     candidate.drifts.append(drift)
                     if verdict in ("livelock", "blocked", "overfull"):
                         candidate.state = verdict
                 if math.isnan(candidate.mean) and candidate.state == "racing":
                     candidate.state = "nothing finished"
-                elif candidate.state == "racing" and not candidate.scenario.drain and _unstable(candidate):
+                elif candidate.state == "racing" and not candidate.scenario.served and _unstable(candidate):
                     candidate.state = "unstable"
             if objective == "overflow":
                 _drop_beyond(field_, limit, doubt)
@@ -187,11 +191,11 @@ def tune(
     return _finish(field_, sign, guided, limit)
 
 
-def _one(scenario: Scenario, replication: int, name: str) -> tuple[float, str, tuple[float, bool]]:
+def _one(scenario: Scenario, replication: int, name: str) -> tuple[float, str, tuple[float, bool], int]:
     outcome = simulate(scenario, replication)
     metrics = outcome.metrics()
     longer = metrics["waiting_late"] > estimate.GROWTH * metrics["waiting_mean"]
-    return float(metrics[name]), outcome.verdict, (metrics["backlog_slope"], longer)
+    return float(metrics[name]), outcome.verdict, (metrics["backlog_slope"], longer), metrics["measured_slots"]
 
 
 def _unstable(candidate: Candidate) -> bool:
@@ -235,7 +239,7 @@ def _upper(candidate: Candidate) -> float:
     if candidate.mean > 0:
         return candidate.mean + candidate.half_width
     s = candidate.scenario
-    trials = len(candidate.results) * (s.slots - s.warmup) / s.lengths.max_output
+    trials = candidate.slots / s.lengths.max_output
     return float(1 - (1 - estimate.LEVEL) ** (1 / max(trials, 1.0)))
 
 

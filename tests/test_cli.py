@@ -580,6 +580,11 @@ CUTS = {
     "lmsys-overflow": ["axes.epsilon=[0.3]", "run.slots=4000"],
     "figure1-known-stable": ["axes.lambda=[10.5]", "run.slots=2000"],
     "figure1-unknown-stable": ["axes.lambda=[10.5]", "run.slots=2000"],
+    "figure3-low": ["run.requests=300", "trajectory.slots=600"],
+    "figure3-high": ["run.requests=300", "trajectory.slots=600"],
+    "sensitivity-times": ["run.requests=300"],
+    "sensitivity-blocks": ["run.requests=300"],
+    "sensitivity-progress": ["run.requests=300"],
     "figure1-known": ["axes.horizon=[20,40]", "hindsight=1"],
     "figure1-unknown": ["axes.horizon=[20,40]", "hindsight=1"],
 }

@@ -3,6 +3,10 @@
 Every active request grows by one token a slot, so usage moves by the number of active requests
 and nothing loops over them. Completions are known at activation and wait in a calendar ring.
 Read `advance` top to bottom: it is one slot, event by event, in the order of the specification.
+
+Three things are chosen by the *type* of an argument, so that the plain kernel pays nothing for
+them: blocks of memory (``block``), a token budget for chunked prefill (``budget``), and real time
+(``service`` with ``clock``). None means without.
 """
 
 from __future__ import annotations
@@ -19,7 +23,10 @@ from mcflow.engine.state import (
     CALENDAR,
     COMPLETED,
     COMPLETED_RUN,
+    CONTEXT,
     CURSOR,
+    DECODED,
+    DECODERS,
     DONE,
     DONE_TOKENS,
     EVICTIONS,
@@ -30,16 +37,32 @@ from mcflow.engine.state import (
     LINE,
     LINEAR,
     LIVELOCK,
+    LOST,
     LOWEST,
+    OCTAVES,
     OVERFLOWS,
+    PARTIAL,
     PEAK_DEMAND,
     PEAK_USAGE,
+    PREFILL,
+    PREFILLING,
     REFUSED,
     REJECTED,
+    REST,
     RUNNING,
     SLOTS,
+    STALLED,
     STUCK,
+    SUM_LATENCY,
+    SUM_TPOT,
+    SUM_TTFT,
+    SUM_WAIT,
+    TICKS_A_SECOND,
     TOKENS,
+    TPOT,
+    TPOT_COUNT,
+    TTFT,
+    UNDONE,
     USAGE,
     USAGE_SUM,
     VERDICT,
@@ -48,11 +71,23 @@ from mcflow.engine.state import (
     WAITING_SUM,
     WASTED,
 )
-from mcflow.policies.contract import ADMIT, NONE, STOP, admit, begin, fits, on_evict, on_leave, on_start
+from mcflow.policies.contract import (
+    ADMIT,
+    STOP,
+    admit,
+    begin,
+    fits,
+    on_evict,
+    on_leave,
+    on_start,
+    prepare,
+)
 from mcflow.policies.victims import victim
+from mcflow.service import duration
 
 U32 = np.uint32
 I32 = np.int32
+NIL = U32(0)
 
 
 @njit(inline="always")
@@ -75,6 +110,13 @@ def latency_bin(latency):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
+def count_time(histogram, seconds):  # type: ignore[no-untyped-def]
+    """Enter a duration into a histogram of microseconds."""
+    ticks = min(np.int64(np.rint(seconds * TICKS_A_SECOND)), (1 << (LINEAR + OCTAVES)) - 1)
+    histogram[ticks if ticks < (1 << LINEAR) else latency_bin(ticks)] += 1
+
+
+@njit(inline="always")
 def still_expected(pool, p, expecting, recompute):  # type: ignore[no-untyped-def]
     """Output tokens that the policy expects from now on: the total less what an eviction left."""
     if not expecting:
@@ -84,10 +126,158 @@ def still_expected(pool, p, expecting, recompute):  # type: ignore[no-untyped-de
     return np.int64(pool.expected[p])
 
 
+@njit(inline="always")
+def made(pool, p, t, budget):  # type: ignore[no-untyped-def]
+    """Tokens that an active request has made since its activation, before slot t.
+
+    ``activated`` is the slot of the first of them; a stall in this very slot has moved it by one.
+    """
+    if budget is None:
+        return np.int64(U32(U32(t) - pool.activated[p]))
+    else:
+        return np.int64(U32(U32(t) - pool.activated[p])) + (pool.paused[p] == U32(t + 1))
+
+
+@njit(inline="always")
+def enter_calendar(pool, p, slot):  # type: ignore[no-untyped-def]
+    """Chain an active request to the slot that it completes in (a sentinel)."""
+    other = pool.cnx[slot]
+    pool.cnx[p] = other
+    pool.cpr[p] = slot
+    pool.cpr[other] = p
+    pool.cnx[slot] = p
+
+
+@njit(inline="always")
+def leave_calendar(pool, p):  # type: ignore[no-untyped-def]
+    """Unchain an active request from its slot."""
+    before, after = pool.cpr[p], pool.cnx[p]
+    pool.cnx[before] = after
+    pool.cpr[after] = before
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def relieve(  # type: ignore[no-untyped-def]
+    pol, vic, block, budget, service, pool, state, record, expectations,
+    t, M, own, buckets, recompute, sorted_by_expected,
+):  # fmt: skip
+    """Step 4: evict until the victim rule has had enough; returns how many went.
+
+    Usage and counts are taken from ``state.live`` and put back there. A victim's tokens of this
+    slot are withdrawn, from the counters of a token budget and of real time as well.
+    """
+    nxt, prv = pool.nxt, pool.prv
+    live, tally = state.live, state.tally
+    recording = len(record.status) > 0
+    expecting = expectations is not None
+    gone = 0
+    p = U32(victim(vic, pool, t, live[USAGE], M, live[ACTIVE]))
+    while p != NIL:
+        l = np.int64(pool.prompt[p])  # noqa: E741
+        g = made(pool, p, t, budget)
+        size = max(l, 1)
+        if budget is not None and p == U32(live[PARTIAL]):
+            live[USAGE] -= held(size - live[REST], block)
+            done = size - live[REST] - np.int64(pool.chunk[p])
+            tally[PREFILL] += done
+            tally[LOST] += done
+            live[PREFILLING] -= np.int64(pool.chunk[p])
+            live[PARTIAL] = 0
+            live[REST] = 0
+        else:
+            paused = budget is not None and pool.paused[p] == U32(t + 1)
+            live[USAGE] -= held(l + g - paused + own, block)
+            if block is not None:
+                state.crossing[(t - g + paused - l + 1 - own) % block] -= 1
+            if g == 0:
+                lately = np.int64(pool.chunk[p]) if budget is not None else size
+                tally[PREFILL] += size - lately
+                tally[LOST] += size - lately
+                live[PREFILLING] -= lately
+            else:
+                tally[PREFILL] += size
+                tally[LOST] += size + g - 1
+                tally[UNDONE] += 1
+                if paused:
+                    live[STALLED] -= 1
+                else:
+                    live[DECODERS] -= 1
+                    live[DECODED] -= l + g
+            live[CONTEXT] -= l + g
+        on_leave(pol, t, t - g, l, still_expected(pool, p, expecting, recompute))
+        live[ACTIVE] -= 1
+        live[WAITING] += 1
+        gone += 1
+        before, after = prv[p], nxt[p]
+        nxt[before] = after
+        prv[after] = before
+        leave_calendar(pool, p)
+        if recompute:
+            pool.prompt[p] += U32(g)
+            pool.output[p] -= U32(g)
+            pool.kept[p] += U32(g)
+        else:
+            tally[WASTED] += g
+        if expecting:
+            total = np.int64(pool.kept[p]) if recompute else g  # kept includes g by now
+            pool.expected[p] = U32(on_evict(pol, np.int64(pool.expected[p]), total))
+            if sorted_by_expected:
+                pool.bucket[p] = U32(LINE + pool.expected[p])
+        line = pool.bucket[p] if buckets > 1 else U32(LINE)
+        live[LOWEST] = min(live[LOWEST], np.int64(line) - LINE)
+        # Back to its place by (arrival, id): with LIFO that is the very front.
+        after = nxt[line]
+        while after != line and I32(pool.ident[after] - pool.ident[p]) < 0:
+            after = nxt[after]
+        before = prv[after]
+        nxt[p] = after
+        prv[p] = before
+        prv[after] = p
+        nxt[before] = p
+        if recording:
+            record.evictions[pool.ident[p]] += 1
+            record.status[pool.ident[p]] = WAITING_NOW
+        p = U32(victim(vic, pool, t, live[USAGE], M, live[ACTIVE]))
+    tally[EVICTIONS] += gone
+    return gone
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def stall(pool, state, block, own, t, mask, count):  # type: ignore[no-untyped-def]
+    """The latest ``count`` of those that have finished their prefill make no token in slot t.
+
+    Returns
+    -------
+    tuple of int
+        How many of them would have opened a block in this slot, and the sum of their l + g.
+    """
+    opened = 0
+    context = 0
+    p = pool.prv[NIL]
+    if p == U32(state.live[PARTIAL]):
+        p = pool.prv[p]
+    for _ in range(count):
+        l = np.int64(pool.prompt[p])  # noqa: E741
+        start = np.int64(t - np.int64(U32(U32(t) - pool.activated[p])))
+        context += l + t - start
+        if block is not None:
+            phase = (start - l + 1 - own) % block
+            opened += phase == t % block
+            state.crossing[phase] -= 1
+            state.crossing[(phase + 1) % block] += 1
+        leave_calendar(pool, p)
+        enter_calendar(pool, p, U32(CALENDAR + ((start + np.int64(pool.output[p])) & mask)))
+        pool.activated[p] += U32(1)
+        pool.paused[p] = U32(t + 1)
+        p = pool.prv[p]
+    return opened, context
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
 def advance(  # type: ignore[no-untyped-def]
-    pol, vic, block, pool, state, draws, counts, prompts, outputs, cells, expectations, record, usage,
-    t0, M, reject_above, buckets, ring, last_arrival, warm, patience, endless, recompute, sorted_by_expected,
+    pol, vic, block, budget, service, clock, pool, state, draws, gate, counts, times, prompts, outputs, cells,
+    expectations, record, usage, starts, t0, M, reject_above, own, buckets, ring, last_arrival, warm, patience,
+    endless, exhausted, recompute, sorted_by_expected, memory_first,
 ):  # fmt: skip
     """Execute slots ``t0 .. t0 + len(counts) - 1``, or fewer when a verdict ends the run.
 
@@ -97,30 +287,42 @@ def advance(  # type: ignore[no-untyped-def]
         Policy state and victim rule; their types choose the hooks.
     block : None or int
         Tokens a memory block (None: 1).
+    budget : None or int
+        Tokens that decoding and prefill share in a slot (None: no limit).
+    service, clock : None or NamedTuple
+        Iteration times (`mcflow.service`) and `Clock`; None: a slot takes one unit of time.
     pool, state, record : Pool, State, Record
         Updated in place.
     draws : ndarray of int32, shape (slots, width)
         The policy's draws.
+    gate : ndarray of int32, shape (slots,) or (0,)
+        Most activations in each slot, whatever the policy; empty for no such limit.
     counts : ndarray of int32, shape (slots,)
-        Arrivals in each slot; with ``endless``, the supply on offer.
+        Arrivals in each slot (not in real time); with ``endless``, the supply on offer.
+    times : ndarray of float64, shape (arrivals,) or (0,)
+        In real time: when the next requests arrive, seconds, read from ``state.live[CURSOR]``.
     prompts, outputs, cells : ndarray of int32, shape (>= arrivals,)
         Lengths (tokens) and cell of the next requests, read from ``state.live[CURSOR]``.
     expectations : ndarray of int32, shape (>= arrivals,), or None
         What the policy expects of their outputs; None for a policy that knows nothing.
     usage : ndarray of int64, shape (slots, 5) or (0, 5)
         Trajectory to fill, see `USAGE_COLUMNS`.
-    t0, M, reject_above, buckets, ring, last_arrival, warm, patience : int
-        First slot; capacity; largest peak that is accepted; waiting lines; calendar size (a
-        power of two); last slot with an arrival; first slot whose arrivals count in latencies;
+    starts : ndarray of float64, shape (slots,) or (0,)
+        Start of each slot to fill, in real time, seconds.
+    t0, M, reject_above, own, buckets, ring, last_arrival, warm, patience : int
+        First slot; capacity; largest peak that is accepted; 1 when a request holds its token of
+        this slot (accounting ``paper``), 0 when not yet (``engine``); waiting lines; calendar size
+        (a power of two); last slot with an arrival; first slot whose arrivals count in latencies;
         slots without a completion before `livelock`.
-    endless, recompute, sorted_by_expected : bool
-        Top the queue up to the supply; keep generated tokens on eviction; waiting lines are by
-        expected output (else by class where there are several).
+    endless, exhausted, recompute, sorted_by_expected, memory_first : bool
+        Top the queue up to the supply; ``times`` holds all that will ever come; keep generated
+        tokens on eviction; waiting lines are by expected output (else by class where there are
+        several); step 4 before step 2, which is skipped where somebody was evicted.
 
     Returns
     -------
     int
-        Number of slots executed.
+        Number of slots executed. In real time fewer than asked also when ``times`` has run out.
     """
     nxt, prv, cnx, cpr = pool.nxt, pool.prv, pool.cnx, pool.cpr
     live, tally, latency_histogram = state.live, state.tally, state.latency
@@ -134,24 +336,44 @@ def advance(  # type: ignore[no-untyped-def]
     mask = ring - 1
     recording = len(record.status) > 0
     expecting = expectations is not None
+    gated = len(gate) > 0
     lowest = live[LOWEST]
     keep_usage = len(usage) > 0
     verdict = RUNNING
     peak_usage = state.peak[PEAK_USAGE]
     peak_demand = state.peak[PEAK_DEMAND]
     executed = len(counts)
+    now = 0.0
+    left = 1
+    room = 1
+    makers = 0
 
     for i in range(len(counts)):
         t = t0 + i
-        if t > last_arrival and n == 0 and waiting == 0:
-            verdict = COMPLETED_RUN
-            executed = i
-            break
-
-        # 1. Arrivals join the back of their line.
         fresh = np.int64(counts[i])
         if endless:
             fresh = max(fresh - waiting, 0)
+        if service is None:
+            if t > last_arrival and n == 0 and waiting == 0:
+                verdict = COMPLETED_RUN
+                executed = i
+                break
+        else:
+            now = clock.now[0]
+            if not endless:
+                if n == 0 and waiting == 0:
+                    if cursor == len(times):
+                        verdict = COMPLETED_RUN if exhausted else RUNNING
+                        executed = i
+                        break
+                    now = max(now, times[cursor])  # an idle worker jumps
+                while cursor + fresh < len(times) and times[cursor + fresh] <= now:
+                    fresh += 1
+                if cursor + fresh == len(times) and not exhausted:
+                    executed = i
+                    break
+
+        # 1. Arrivals join the back of their line.
         for _ in range(fresh):
             at = np.uint64(cursor)
             cursor += 1
@@ -159,7 +381,10 @@ def advance(  # type: ignore[no-untyped-def]
             ident = arrived
             arrived += 1
             if recording:
-                record.arrived[ident] = t
+                if service is None:
+                    record.arrived[ident] = t
+                else:
+                    record.arrived[ident] = now if endless else times[at]
                 record.prompt[ident] = prompts[at]
                 record.output[ident] = outputs[at]
             if held(peak, block) > reject_above:
@@ -172,6 +397,10 @@ def advance(  # type: ignore[no-untyped-def]
             pool.prompt[p] = prompts[at]
             pool.output[p] = outputs[at]
             pool.arrived[p] = U32(t)
+            if service is not None:
+                clock.born[p] = now if endless else times[at]
+                clock.started[p] = -1.0
+                clock.first[p] = -1.0
             line = U32(LINE)
             if expectations is not None:
                 pool.expected[p] = U32(expectations[at])
@@ -193,14 +422,71 @@ def advance(  # type: ignore[no-untyped-def]
             waiting += 1
 
         # Every request that is still active takes room for this slot's token.
-        if block is None:
-            U += n
+        if budget is None:
+            if block is None:
+                U += n
+            else:
+                U += block * state.crossing[t % block]
+            if service is not None:
+                live[DECODERS] = n
+                live[DECODED] = live[CONTEXT]
+                live[PREFILLING] = 0
         else:
-            U += block * state.crossing[t % block]
+            # In order of activation while the budget lasts; the last may be in mid-prefill.
+            tail = U32(live[PARTIAL])
+            ready = n - (tail != NIL)
+            stalled = max(ready - budget, 0)
+            growing = ready - stalled if block is None else state.crossing[t % block]
+            context = 0
+            if stalled > 0:
+                opened, context = stall(pool, state, block, own, t, mask, stalled)
+                growing -= opened
+            U += growing if block is None else block * growing
+            room = budget - (ready - stalled)
+            live[STALLED] = stalled
+            live[DECODERS] = ready - stalled
+            live[DECODED] = live[CONTEXT] - context
+            live[PREFILLING] = 0
+            if tail != NIL:
+                l = np.int64(pool.prompt[tail])  # noqa: E741
+                take = min(live[REST], room)
+                U -= held(max(l, 1) - live[REST], block)
+                room -= take
+                live[REST] -= take
+                live[PREFILLING] = take
+                pool.activated[tail] = U32(t)
+                pool.chunk[tail] = U32(take)
+                if live[REST] > 0:
+                    U += held(max(l, 1) - live[REST], block)
+                else:
+                    U += held(l + own, block)
+                    live[PARTIAL] = 0
+                    live[CONTEXT] += l
+                    if block is not None:
+                        state.crossing[(t - l + 1 - own) % block] += 1
+                    enter_calendar(pool, tail, U32(CALENDAR + ((t + np.int64(pool.output[tail]) - 1) & mask)))
+
+        # 4. before 2. in engines that look after memory first: they admit nobody when somebody had to go.
+        demand = U
+        gone = 0
+        if memory_first:
+            busy = n > 0 or waiting > 0
+            if U > M:
+                tally[OVERFLOWS] += 1
+                live[USAGE], live[ACTIVE], live[WAITING], live[LOWEST] = U, n, waiting, lowest
+                gone = relieve(
+                    pol, vic, block, budget, service, pool, state, record, expectations,
+                    t, M, own, buckets, recompute, sorted_by_expected,
+                )  # fmt: skip
+                U, n, waiting, lowest = live[USAGE], live[ACTIVE], live[WAITING], live[LOWEST]
+            if busy:
+                prepare(pol, pool, t, n, waiting, U, M, gone)
 
         # 2. Admission: the admitted head of a line is spliced onto the active list.
         begin(pol, t, draws, i)
-        if waiting > 0:
+        if gated:
+            left = np.int64(gate[i])
+        if waiting > 0 and gone == 0:
             while nxt[U32(LINE + lowest)] == U32(LINE + lowest):
                 lowest += 1
             for k in range(lowest, buckets):
@@ -211,35 +497,58 @@ def advance(  # type: ignore[no-untyped-def]
                 while p != line:
                     l = np.int64(pool.prompt[p])  # noqa: E741
                     o = np.int64(pool.output[p])
-                    need = held(l + 1, block)
+                    need = held(l + own, block)
                     expected = still_expected(pool, p, expecting, recompute)
+                    if left <= 0 or room <= 0:
+                        answer = STOP
+                        break
                     answer = admit(pol, t, k, l, expected, need, U, n, M)
                     if answer != ADMIT:
                         break
+                    if gated:
+                        left -= 1
                     on_start(pol, t, l, expected)
-                    slot = U32(CALENDAR + ((t + o - 1) & mask))
-                    other = cnx[slot]
-                    cnx[p] = other
-                    cpr[p] = slot
-                    cpr[other] = p
-                    cnx[slot] = p
+                    whole = True
+                    if budget is not None:
+                        take = min(max(l, 1), room)
+                        room -= take
+                        pool.chunk[p] = U32(take)
+                        live[PREFILLING] += take
+                        if take < max(l, 1):
+                            whole = False
+                            live[PARTIAL] = np.int64(p)
+                            live[REST] = max(l, 1) - take
+                            cnx[p] = p
+                            cpr[p] = p
+                            U += held(take, block)
+                    elif service is not None:
+                        live[PREFILLING] += max(l, 1)
+                    if whole:
+                        enter_calendar(pool, p, U32(CALENDAR + ((t + o - 1) & mask)))
+                        U += need
+                        if block is not None:
+                            state.crossing[(t - l + 1 - own) % block] += 1
+                        if service is not None:
+                            live[CONTEXT] += l
                     pool.activated[p] = U32(t)
-                    U += need
                     n += 1
                     waiting -= 1
-                    if block is not None:
-                        state.crossing[(t - l) % block] += 1
+                    if service is not None and clock.started[p] < 0:
+                        clock.started[p] = now
                     if recording:
-                        record.activated[pool.ident[p]] = t
-                        record.status[pool.ident[p]] = ACTIVE_NOW
+                        ident = np.int64(pool.ident[p])
+                        record.activated[ident] = t if service is None else now
+                        if record.started[ident] < 0:
+                            record.started[ident] = record.activated[ident]
+                        record.status[ident] = ACTIVE_NOW
                     p = nxt[p]
                 if p != head:
                     last = prv[p]
-                    tail = prv[U32(0)]
+                    tail = prv[NIL]
                     nxt[tail] = head
                     prv[head] = tail
-                    nxt[last] = U32(0)
-                    prv[U32(0)] = last
+                    nxt[last] = NIL
+                    prv[NIL] = last
                     nxt[line] = p
                     prv[p] = line
                 if answer == STOP or waiting == 0:
@@ -249,63 +558,28 @@ def advance(  # type: ignore[no-untyped-def]
                 p = nxt[U32(LINE + lowest)]
                 l = np.int64(pool.prompt[p])  # noqa: E741
                 expected = still_expected(pool, p, expecting, recompute)
-                if not fits(pol, l, expected, held(l + 1, block), M):
+                if not fits(pol, l, expected, held(l + own, block), M):
                     verdict = BLOCKED
                     executed = i
                     break
 
         # 3.-4. Usage, overflow, eviction.
-        demand = U
+        if gone == 0:
+            demand = U
+            if U > M and not memory_first:
+                tally[OVERFLOWS] += 1
+                live[USAGE], live[ACTIVE], live[WAITING], live[LOWEST] = U, n, waiting, lowest
+                gone = relieve(
+                    pol, vic, block, budget, service, pool, state, record, expectations,
+                    t, M, own, buckets, recompute, sorted_by_expected,
+                )  # fmt: skip
+                U, n, waiting, lowest = live[USAGE], live[ACTIVE], live[WAITING], live[LOWEST]
         peak_demand = max(peak_demand, demand)
-        gone = 0
-        if U > M:
-            tally[OVERFLOWS] += 1
-            p = U32(victim(vic, pool, U, M, n))
-            while p != U32(NONE):
-                l = np.int64(pool.prompt[p])  # noqa: E741
-                g = np.int64(U32(U32(t) - pool.activated[p]))
-                U -= held(l + g + 1, block)
-                on_leave(pol, t, t - g, l, still_expected(pool, p, expecting, recompute))
-                n -= 1
-                waiting += 1
-                gone += 1
-                if block is not None:
-                    state.crossing[(t - g - l) % block] -= 1
-                before, after = prv[p], nxt[p]
-                nxt[before] = after
-                prv[after] = before
-                before, after = cpr[p], cnx[p]
-                cnx[before] = after
-                cpr[after] = before
-                if recompute:
-                    pool.prompt[p] += U32(g)
-                    pool.output[p] -= U32(g)
-                    pool.kept[p] += U32(g)
-                else:
-                    tally[WASTED] += g
-                if expecting:
-                    made = np.int64(pool.kept[p]) if recompute else g  # kept includes g by now
-                    pool.expected[p] = U32(on_evict(pol, np.int64(pool.expected[p]), made))
-                    if sorted_by_expected:
-                        pool.bucket[p] = U32(LINE + pool.expected[p])
-                line = pool.bucket[p] if buckets > 1 else U32(LINE)
-                lowest = min(lowest, np.int64(line) - LINE)
-                # Back to its place by (arrival, id): with LIFO that is the very front.
-                after = nxt[line]
-                while after != line and I32(pool.ident[after] - pool.ident[p]) < 0:
-                    after = nxt[after]
-                before = prv[after]
-                nxt[p] = after
-                prv[p] = before
-                prv[after] = p
-                nxt[before] = p
-                if recording:
-                    record.evictions[pool.ident[p]] += 1
-                    record.status[pool.ident[p]] = WAITING_NOW
-                p = U32(victim(vic, pool, U, M, n))
-            tally[EVICTIONS] += gone
 
-        tally[TOKENS] += n
+        makers = n
+        if budget is not None:
+            makers -= live[STALLED] + (live[PARTIAL] != 0)
+        tally[TOKENS] += makers
         tally[USAGE_SUM] += U
         state.square[0] += float(U) * float(U)
         peak_usage = max(peak_usage, U)
@@ -317,8 +591,25 @@ def advance(  # type: ignore[no-untyped-def]
             usage[i, 2] = n
             usage[i, 3] = waiting
             usage[i, 4] = gone
+            if service is not None:
+                starts[i] = now
 
         # 5. Decode: those who make their last token leave at the end of the slot.
+        if service is not None:
+            live[CONTEXT] += makers
+            now += duration(service, live[DECODERS], live[DECODED], live[PREFILLING])
+            clock.now[0] = now
+        if service is not None or recording:
+            # The latest in the list have made their first token.
+            p = prv[NIL]
+            if budget is not None and p == U32(live[PARTIAL]):
+                p = prv[p]
+            while p != NIL and made(pool, p, t, budget) == 0:
+                if service is not None and clock.first[p] < 0:
+                    clock.first[p] = now
+                if recording and record.first[pool.ident[p]] < 0:
+                    record.first[pool.ident[p]] = t + 1 if service is None else now
+                p = prv[p]
         stuck += 1
         slot = U32(CALENDAR + (t & mask))
         p = cnx[slot]
@@ -327,25 +618,42 @@ def advance(  # type: ignore[no-untyped-def]
             while p != slot:
                 l = np.int64(pool.prompt[p])  # noqa: E741
                 o = np.int64(pool.output[p])
-                U -= held(l + o, block)
+                U -= held(l + o - 1 + own, block)
                 on_leave(pol, t + 1, t + 1 - o, l, still_expected(pool, p, expecting, recompute))
                 n -= 1
                 tally[COMPLETED] += 1
+                tally[PREFILL] += max(l, 1)
                 tally[DONE_TOKENS] += o
                 if recompute:
                     tally[DONE_TOKENS] += np.int64(pool.kept[p])
                 if block is not None:
-                    state.crossing[(t + 1 - o - l) % block] -= 1
+                    state.crossing[(t + 1 - o - l + 1 - own) % block] -= 1
                 before, after = prv[p], nxt[p]
                 nxt[before] = after
                 prv[after] = before
-                latency = np.int64(U32(U32(t + 1) - pool.arrived[p]))
-                if latency <= since:
-                    tally[LATENCY_SUM] += latency
-                    tally[LATENCY_COUNT] += 1
-                    latency_histogram[latency if latency < (1 << LINEAR) else latency_bin(latency)] += 1
+                if service is None:
+                    latency = np.int64(U32(U32(t + 1) - pool.arrived[p]))
+                    if latency <= since:
+                        tally[LATENCY_SUM] += latency
+                        tally[LATENCY_COUNT] += 1
+                        latency_histogram[latency if latency < (1 << LINEAR) else latency_bin(latency)] += 1
+                else:
+                    live[CONTEXT] -= l + o
+                    if clock.born[p] >= clock.since[0]:
+                        total = o + np.int64(pool.kept[p]) if recompute else o
+                        tally[LATENCY_COUNT] += 1
+                        clock.sums[SUM_LATENCY] += now - clock.born[p]
+                        clock.sums[SUM_TTFT] += clock.first[p] - clock.born[p]
+                        clock.sums[SUM_WAIT] += clock.started[p] - clock.born[p]
+                        count_time(latency_histogram, now - clock.born[p])
+                        count_time(clock.histograms[TTFT], clock.first[p] - clock.born[p])
+                        if total > 1:
+                            each = (now - clock.first[p]) / (total - 1)
+                            clock.sums[SUM_TPOT] += each
+                            clock.sums[TPOT_COUNT] += 1
+                            count_time(clock.histograms[TPOT], each)
                 if recording:
-                    record.completed[pool.ident[p]] = t + 1
+                    record.completed[pool.ident[p]] = t + 1 if service is None else now
                     record.status[pool.ident[p]] = DONE
                 nxt[p] = free
                 free = p
@@ -373,3 +681,14 @@ def advance(  # type: ignore[no-untyped-def]
     state.peak[PEAK_DEMAND] = peak_demand
     tally[SLOTS] += executed
     return executed
+
+
+@njit(cache=True, nogil=True)
+def prefilled(pool, live):  # type: ignore[no-untyped-def]
+    """Prompt tokens computed for the requests that are active: not yet in the tally `PREFILL`."""
+    total = 0
+    p = pool.nxt[NIL]
+    while p != NIL:
+        total += max(np.int64(pool.prompt[p]), 1)
+        p = pool.nxt[p]
+    return total - live[REST]

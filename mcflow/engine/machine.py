@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from mcflow.budget import Budget
 from mcflow.engine import kernel
 from mcflow.engine.state import (
     ACTIVE,
@@ -20,14 +21,21 @@ from mcflow.engine.state import (
     LATENCY_COUNT,
     LATENCY_SUM,
     LOWEST,
+    NANO,
     OVERFULL,
+    PREFILL,
+    REST,
     SLOTS,
     TALLY,
+    TICKS,
     USAGE_COLUMNS,
     VERDICT,
     WAITING,
+    Clock,
     Record,
+    grow_clock,
     grow_pool,
+    new_clock,
     new_pool,
     new_record,
     new_state,
@@ -69,6 +77,14 @@ class System:
         Whether an evicted request keeps its tokens.
     beta : Fraction
         Probability of the victim rule ``beta``.
+    accounting : {"paper", "engine"}
+        Whether a request that makes its j-th token in a slot holds l + j or l + j - 1.
+    token_budget : int or None
+        Tokens that decoding and prefill share in a slot.
+    service : NamedTuple or None
+        Iteration times, see `mcflow.service`; None: unit slots.
+    gate : Budget or None
+        Activation budget in front of the policy.
     """
 
     capacity: int
@@ -76,6 +92,10 @@ class System:
     victims: str = "lifo"
     recompute: bool = False
     beta: Fraction = Fraction(1)
+    accounting: str = "paper"
+    token_budget: int | None = None
+    service: Any = None
+    gate: Budget | None = None
 
 
 @dataclass
@@ -94,12 +114,17 @@ class Run:
         Histogram of all who finished; with ``drain`` that is everybody.
     cut_latency : ndarray of int64, shape (LATENCY_BINS,)
         The same of those who had finished by the horizon.
-    active, waiting, arrived : int
-        Census at the horizon (``whole`` has the completed and the rejected).
+    active, ready, waiting, arrived : int
+        Census at the horizon (``whole`` has the completed and the rejected); ``ready``: active and
+        through with the prefill.
     drained_slots : int
         Slots executed after the horizon, to serve who was left.
     usage : ndarray of int64, shape (slots, 5)
         Trajectory, empty unless asked for.
+    starts : ndarray of float64, shape (slots,)
+        When the slots of the trajectory began, seconds; empty in unit time.
+    clock : Clock or None
+        Sums and histograms of real time.
     """
 
     verdict: int
@@ -111,11 +136,14 @@ class Run:
     latency: np.ndarray
     cut_latency: np.ndarray
     active: int
+    ready: int
     waiting: int
     arrived: int
     drained_slots: int
     record: Record
     usage: np.ndarray
+    starts: np.ndarray
+    clock: Clock | None
 
 
 @dataclass
@@ -194,6 +222,7 @@ def run(
         know of it; everything else is measured up to the horizon.
     """
     horizon = NEVER if slots is None else slots
+    timed = system.service is not None
     if block is None:
         block = min(BLOCK, max(SMALLEST_BLOCK, _power_of_two(horizon // BATCHES)))
         block = max(1, min(block, int(CHUNK / max(source.mean, 1.0))))
@@ -202,23 +231,26 @@ def run(
     buckets = {"one": 1, "class": setting.classes or 1, "expected": setting.longest + 1}[policy.buckets]
     ring = _power_of_two(source.max_output)
     pool, first = new_pool(buckets, ring, 1024)
+    clock = new_clock(pool) if timed else None
     state = new_state(system.block_size)
     live = state.live
     live[FREE] = first
     live[LOWEST] = buckets - 1
     space = 1024
-    record = new_record(recorded)
+    record = new_record(recorded, timed)
     whole = np.zeros(TALLY, np.int64)
     batches = Batches()
     trajectory: list[np.ndarray] = []
+    began: list[np.ndarray] = []
     pol = policy.build(params, setting)
     vic = VICTIMS[system.victims](system.beta, int(policy_bits.random_raw()) if system.victims == "beta" else 0)
-    random = policy.random(params)
+    gate = system.gate
+    random = policy.random(params) or (gate is not None and gate.random)
     endless = isinstance(source, EndlessSource)
     # Without evictions nothing is impossible, only late: every request is let in (MODEL section 3).
     reject_above = NEVER if system.victims == "none" else system.capacity
     empty_usage = np.zeros((0, len(USAGE_COLUMNS)), np.int64)
-    no_words = np.zeros(0, np.uint64)
+    no_words, no_gate, no_times = np.zeros(0, np.uint64), np.zeros(0, np.int32), np.zeros(0)
     advance = _kernel_for(type(pol))
     t = 0
     verdict = HORIZON
@@ -226,69 +258,94 @@ def run(
     cut: dict[str, Any] = {}
 
     def so_far() -> dict[str, Any]:
+        total = whole + state.tally
+        total[PREFILL] += kernel.prefilled(pool, live)
         return {
             "tally": state.tally.copy(),
-            "whole": whole + state.tally,
+            "whole": total,
             "batches": np.array(batches.rows, dtype=np.int64).reshape(-1, TALLY),
             "peak": state.peak.copy(),
             "square": float(state.square[0]),
             "cut_latency": state.latency.copy() if drain else state.latency,
             "active": int(live[ACTIVE]),
+            "ready": int(live[ACTIVE]) - int(live[REST] > 0),
             "waiting": int(live[WAITING]),
             "arrived": int(live[ARRIVED]),
         }
 
-    while t < limit:
+    while t < limit and not live[VERDICT]:
         if drain and t == horizon and not cut:
             cut = so_far()
-        if t and not live[ACTIVE] and not live[WAITING] and not keep_usage:
+            source.close(t, live)
+        if t and not live[ACTIVE] and not live[WAITING] and not keep_usage and not timed:
             # An idle worker: nothing happens until the next arrival, so only count the slots.
             jump = min(source.next_arrival(t), horizon, limit) - t
             if jump > block and source.last_arrival >= t:
                 if random:
                     policy_bits.advance(jump)
                 jump = min(jump, warmup - t) if t < warmup else jump
-                state.tally[SLOTS] += jump
+                state.tally[[SLOTS, TICKS]] += jump
                 t += jump
                 continue
         count = min(block, next(stop for stop in (warmup, horizon, limit) if stop > t) - t)
         words = policy_bits.random_raw(count) if random else no_words
         draws = policy.draw(params, t, count, words)
-        counts = policy.supply(params, draws) if endless else source.counts(t, count)
-        need = int(counts.sum())
-        if need > space - live[ACTIVE] - live[WAITING]:
-            extra = max(space, need)
-            if space + extra > LARGEST_POOL:
-                verdict = OVERFULL
-                break
-            pool = grow_pool(pool, live, extra)
-            space += extra
-        if recorded and live[ARRIVED] + need > len(record.status):
-            more = new_record(max(len(record.status), need))
-            record = Record(*(np.concatenate(pair) for pair in zip(record, more, strict=True)))
-        prompts, outputs, cells, expected = source.lengths(need, live)
-        expectations = None if params.uses is None else expected
-        usage = np.zeros((count, len(USAGE_COLUMNS)), np.int64) if keep_usage else empty_usage
+        gates = no_gate if gate is None else gate.draw(t, count, words if gate.random else None)
+        if endless:
+            counts = policy.supply(params, draws) if gate is None else gates
+        else:
+            counts = np.zeros(count, np.int32) if timed else source.counts(t, count)
         before = state.tally.copy()
-        executed = advance(
-            pol, vic, None if system.block_size == 1 else system.block_size, pool, state, draws, counts,
-            prompts, outputs, cells, expectations, record, usage, t, system.capacity, reject_above, buckets, ring,
-            source.last_arrival, warmup, patience, endless, system.recompute, policy.buckets == "expected",
-        )  # fmt: skip
-        t += int(executed)
-        if keep_usage:
-            trajectory.append(usage[:executed])
-        batches.add(state.tally - before)
+        done, starved = 0, False
+        while done < count:
+            # In real time the kernel comes back for more arrivals before the block is through.
+            times, need, exhausted = no_times, int(counts.sum()), False
+            if timed and not endless:
+                times, need, exhausted = source.times(live, starved)
+            if need > space - live[ACTIVE] - live[WAITING]:
+                extra = max(space, need)
+                if space + extra > LARGEST_POOL:
+                    live[VERDICT] = OVERFULL
+                    break
+                pool = grow_pool(pool, live, extra)
+                clock = grow_clock(clock, extra) if clock is not None else None
+                space += extra
+            if recorded and live[ARRIVED] + need > len(record.status):
+                more = new_record(max(len(record.status), need), timed)
+                record = Record(*(np.concatenate(pair) for pair in zip(record, more, strict=True)))
+            prompts, outputs, cells, expected = source.lengths(need, live)
+            usage = np.zeros((count - done, len(USAGE_COLUMNS)), np.int64) if keep_usage else empty_usage
+            starts = np.zeros(len(usage)) if timed else no_times
+            start = round(float(clock.now[0]) * NANO) if clock is not None else 0
+            executed = advance(
+                pol, vic, None if system.block_size == 1 else system.block_size, system.token_budget, system.service,
+                clock, pool, state, draws[done:], gates[done:], counts[done:], times, prompts, outputs, cells,
+                None if params.uses is None else expected, record, usage, starts, t, system.capacity, reject_above,
+                int(system.accounting == "paper"), buckets, ring, source.last_arrival, warmup, patience, endless,
+                exhausted, system.recompute, policy.buckets == "expected", policy.engine,
+            )  # fmt: skip
+            t += int(executed)
+            done += int(executed)
+            state.tally[TICKS] += executed if clock is None else round(float(clock.now[0]) * NANO) - start
+            if keep_usage:
+                trajectory.append(usage[:executed])
+                began.append(starts[:executed])
+            if live[VERDICT] or not timed:
+                break
+            starved = done < count
+        if done or live[VERDICT] != OVERFULL:
+            batches.add(state.tally - before)
         if t == warmup and warmup and horizon > warmup:
             whole += state.tally
             batches = Batches()
             state.tally[:] = 0
             state.peak[:] = 0
             state.square[0] = 0.0
-        if live[VERDICT]:
-            verdict = int(live[VERDICT])
-            break
-    if verdict == HORIZON and t > source.last_arrival and not live[ACTIVE] and not live[WAITING]:
+            if clock is not None:
+                clock.since[0] = clock.now[0]
+    if live[VERDICT]:
+        verdict = int(live[VERDICT])
+    elif t > source.last_arrival and not live[ACTIVE] and not live[WAITING]:
         verdict = COMPLETED_RUN
     result = cut or so_far()
     for index in (LATENCY_SUM, LATENCY_COUNT):
@@ -299,5 +356,7 @@ def run(
         drained_slots=int(state.tally[SLOTS] - result["tally"][SLOTS]),
         record=record,
         usage=np.concatenate(trajectory) if trajectory else empty_usage,
+        starts=np.concatenate(began) if began else no_times,
+        clock=clock,
         **result,
     )

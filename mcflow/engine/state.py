@@ -6,7 +6,7 @@ circular lists with sentinels, so that unlinking has no branch:
 - ``nxt``/``prv``: the active set in activation order (sentinel 0) *or* a waiting line
   (sentinels ``LINE + k``, one a bucket) *or*, forward only, the free nodes (from FREE);
 - ``cnx``/``cpr``: the calendar, the active requests by the slot they complete in
-  (sentinels ``CALENDAR + slot % ring``).
+  (sentinels ``CALENDAR + slot % ring``); a request in mid-prefill is chained to itself.
 
 Sentinels come first and requests after them, so that the pool can grow between blocks.
 """
@@ -20,14 +20,33 @@ import numpy as np
 LINE = 1
 CALENDAR = 0
 
-# Live counters (`State.live`, int64).
-(FREE, ACTIVE, USAGE, WAITING, CURSOR, ARRIVED, STUCK, VERDICT, LOWEST, LIVE) = range(10)
+# Live counters (`State.live`, int64). With a token budget: the request in mid-prefill (0: none) and how many of its
+# prompt tokens are left, and how many got no token in this slot. In real time: how many decode in this slot and
+# the sum of their l + g, the same sum over all that have finished their prefill, and the prompt tokens of this slot.
+(
+    FREE, ACTIVE, USAGE, WAITING, CURSOR, ARRIVED, STUCK, VERDICT, LOWEST, PARTIAL, REST, STALLED, DECODERS,
+    DECODED, CONTEXT, PREFILLING, LIVE,
+) = range(17)  # fmt: skip
 
-# Tallies of a stretch of slots (`State.tally`, int64); all sums over slots or over events.
+# Tallies of a stretch of slots (`State.tally`, int64); all sums over slots or over events. PREFILL: prompt tokens
+# computed for requests that have completed or were evicted; UNDONE: evictions of requests that had made a token;
+# LOST: computed tokens that eviction threw away; TICKS: time, slots or nanoseconds.
 (
     SLOTS, OVERFLOWS, EVICTIONS, COMPLETED, REJECTED, TOKENS, WASTED, DONE_TOKENS, USAGE_SUM,
-    WAITING_SUM, ACTIVE_SUM, LATENCY_SUM, LATENCY_COUNT, TALLY,
-) = range(14)  # fmt: skip
+    WAITING_SUM, ACTIVE_SUM, LATENCY_SUM, LATENCY_COUNT, PREFILL, UNDONE, LOST, TICKS, TALLY,
+) = range(18)  # fmt: skip
+
+# Sums over finished requests in real time (`Clock.sums`, float64, seconds) and how many `TPOT` is over.
+SUM_LATENCY, SUM_TTFT, SUM_TPOT, SUM_WAIT, TPOT_COUNT, SUMS = range(6)
+
+# Histograms of `Clock.histograms`; that of latencies is `State.latency`.
+TTFT, TPOT, HISTOGRAMS = range(3)
+
+#: Bins of the latency histogram a second, in real time: one is a microsecond (in slots: a slot).
+TICKS_A_SECOND = 1_000_000
+
+#: Unit of `TICKS` in real time, per second: differences of rounded absolute times, so that nothing adds up.
+NANO = 1_000_000_000
 
 # Peaks (`State.peak`, int64).
 PEAK_USAGE, PEAK_DEMAND, PEAK = range(3)
@@ -61,10 +80,27 @@ class Pool(NamedTuple):
     kept: np.ndarray  #: tokens of earlier tries that `recompute` keeps
     expected: np.ndarray  #: total output that the policy expects; 0 where it knows nothing
     bucket: np.ndarray
+    paused: np.ndarray  #: one more than the last slot in which it got no token of the budget
+    chunk: np.ndarray  #: prompt tokens computed in the slot that it was last prefilled in
+
+
+class Clock(NamedTuple):
+    """What real time needs beside the pool; seconds, float64, one a node where not said otherwise."""
+
+    now: np.ndarray  #: start of the next iteration, (1,)
+    since: np.ndarray  #: arrivals from here on count in latencies, (1,)
+    born: np.ndarray  #: arrival
+    started: np.ndarray  #: start of the first activation, -1 before
+    first: np.ndarray  #: when the first token was first there, -1 before
+    sums: np.ndarray  #: (SUMS,)
+    histograms: np.ndarray  #: int64 (HISTOGRAMS, LATENCY_BINS)
 
 
 class Record(NamedTuple):
-    """Per-request record, indexed by arrival number; empty arrays where none is kept."""
+    """Per-request record, indexed by arrival number; empty arrays where none is kept.
+
+    Times are int64 slots, or float64 seconds in real time; -1 where there is none.
+    """
 
     arrived: np.ndarray
     prompt: np.ndarray
@@ -73,6 +109,8 @@ class Record(NamedTuple):
     completed: np.ndarray
     evictions: np.ndarray
     status: np.ndarray
+    started: np.ndarray  #: first activation
+    first: np.ndarray  #: when the first token was first there
 
 
 class State(NamedTuple):
@@ -109,11 +147,27 @@ def grow_pool(pool: Pool, live: np.ndarray, extra: int) -> Pool:
     return grown
 
 
-def new_record(count: int) -> Record:
-    """Return a record for ``count`` requests (0: keep none)."""
-    arrived, activated, completed = (np.full(count, -1, np.int64) for _ in range(3))
+def new_record(count: int, timed: bool = False) -> Record:
+    """Return a record for ``count`` requests (0: keep none), with times in seconds or in slots."""
+    kind = np.float64 if timed else np.int64
+    arrived, activated, completed, started, first = (np.full(count, -1, kind) for _ in range(5))
     prompt, output, evictions = (np.zeros(count, np.int32) for _ in range(3))
-    return Record(arrived, prompt, output, activated, completed, evictions, np.full(count, -1, np.int8))
+    status = np.full(count, -1, np.int8)
+    return Record(arrived, prompt, output, activated, completed, evictions, status, started, first)
+
+
+def new_clock(pool: Pool) -> Clock:
+    """Return a clock at time 0 for the nodes of a pool."""
+    size = len(pool.nxt)
+    born, started, first = (np.zeros(size) for _ in range(3))
+    sums, histograms = np.zeros(SUMS), np.zeros((HISTOGRAMS, LATENCY_BINS), np.int64)
+    return Clock(np.zeros(1), np.zeros(1), born, started, first, sums, histograms)
+
+
+def grow_clock(clock: Clock, extra: int) -> Clock:
+    """Return the clock with room for ``extra`` more nodes."""
+    grown = {name: np.concatenate([getattr(clock, name), np.zeros(extra)]) for name in ("born", "started", "first")}
+    return clock._replace(**grown)
 
 
 def new_state(block_size: int) -> State:

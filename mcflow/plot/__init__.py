@@ -13,23 +13,31 @@ from mcflow.outputs import check_outputs, replacing
 if TYPE_CHECKING:
     import xarray as xr
 
-KINDS = ("overflow", "stability", "metric", "comparison")
+KINDS = ("overflow", "stability", "metric", "comparison", "usage")
 SUFFIXES = (".png", ".pdf", ".svg")
 
 
-def figure(dataset: xr.Dataset, kind: str | None = None, x: str | None = None, y: str | None = None) -> Any:
+def figure(
+    dataset: xr.Dataset,
+    kind: str | None = None,
+    x: str | None = None,
+    y: str | None = None,
+    policies: list[str] | None = None,
+) -> Any:
     """Draw a figure.
 
     Parameters
     ----------
     dataset : xarray.Dataset
         As `mcflow.load` returns it. Axes other than ``x`` must have one value; select first.
-    kind : {"overflow", "stability", "metric"}, optional
+    kind : {"overflow", "stability", "metric", "comparison", "usage"}, optional
         By default ``overflow`` where there is an exact law, else ``metric``.
     x : str, optional
         Axis to plot against; by default the one that varies.
     y : str, optional
         Result to plot (kind ``metric``).
+    policies : list of str, optional
+        Labels of the policies to draw; by default all.
 
     Returns
     -------
@@ -44,13 +52,13 @@ def figure(dataset: xr.Dataset, kind: str | None = None, x: str | None = None, y
 
     from mcflow.plot.style import style
     from mcflow.report import varying
-    from mcflow.schema import VARIABLES
+    from mcflow.schema import OWN_DIMS, VARIABLES
 
     if kind is None:
         kind = "overflow" if bool(dataset["overflow_exact"].notnull().any()) and y is None else "metric"
     if kind not in KINDS:
         raise InputError(f"unknown kind {kind!r}; known: {', '.join(KINDS)}", where="--kind")
-    axes = [str(d) for d in dataset.sizes if d not in ("policy", "replication")]
+    axes = [str(d) for d in dataset.sizes if d not in OWN_DIMS]
     vary = varying(dataset)
     if x is None:
         if len(vary) > 1:
@@ -69,6 +77,14 @@ def figure(dataset: xr.Dataset, kind: str | None = None, x: str | None = None, y
         )
     if y is not None and (y not in VARIABLES or y == "verdict" or f"{y}" not in dataset):
         raise InputError(f"no result {y!r}; see mcflow show --columns", where="--y")
+    if policies is not None:
+        for label in policies:
+            if label not in dataset["policy"].values.tolist():
+                known = ", ".join(dataset["policy"].values)
+                raise InputError(f"no policy {label!r}; there are: {known}", where="--policies")
+        dataset = dataset.sel(policy=policies)
+    if kind == "usage" and "trajectory_usage" not in dataset:
+        raise InputError("the experiment kept no course of usage; give it trajectory: {slots: ...}", where="--kind")
     flat = dataset.isel({axis: 0 for axis in axes if axis != x})
     plain = [str(label).replace("$", r"\$") for label in flat["policy"].values]  # no mathematics in labels
     flat = flat.assign_coords(policy=np.array(plain, dtype=object))
@@ -83,6 +99,7 @@ def save(
     *,
     x: str | None = None,
     y: str | None = None,
+    policies: list[str] | None = None,
     target: Path | None = None,
 ) -> Path:
     """Draw and write a figure, by default beside the dataset; returns where.
@@ -99,7 +116,7 @@ def save(
     if target.suffix.lower() not in SUFFIXES:
         raise InputError(f"must end in {', '.join(SUFFIXES)}", where=str(target))
     check_outputs(target)
-    drawn = figure(dataset, kind, x, y)
+    drawn = figure(dataset, kind, x, y, policies)
     with style(), replacing(target) as temporary:
         drawn.savefig(temporary)
     return target

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     import xarray as xr
 
 PANELS = (
-    ("latency_mean", "mean latency (slots)"),
-    ("latency_p95", "95 % latency (slots)"),
-    ("request_throughput", "requests completed per slot"),
-    ("token_throughput_completed", "tokens of completed requests per slot"),
+    ("latency_mean", "mean latency ({slots})"),
+    ("latency_p95", "95 % latency ({slots})"),
+    ("request_throughput", "requests completed per {slot}"),
+    ("token_throughput_completed", "tokens of completed requests per {slot}"),
 )
 
 #: Latencies that span more than this go on a log scale.
@@ -26,7 +26,7 @@ STUCK = estimate.NO_STEADY_STATE
 
 
 def draw(dataset: xr.Dataset, x: str, y: str | None = None) -> Any:
-    """Bars by policy, in groups by the values of ``x``, with 95 % intervals.
+    """Bars by policy, in groups by the values of ``x`` (of one value: a row a policy), with 95 % intervals.
 
     Above each latency bar stands the share of requests unfinished at the horizon, because a
     latency means little without it.
@@ -38,6 +38,8 @@ def draw(dataset: xr.Dataset, x: str, y: str | None = None) -> Any:
     summary = estimate.estimates(dataset)
     labels = dataset["policy"].values.tolist()
     groups = dataset[x].values
+    if len(groups) == 1:
+        return _rows(dataset, summary.isel({x: 0}), labels)
     figure, axes = new_figure(11.0, 7.0, 2, 2)
     width = 0.84 / len(labels)
     shown = np.where(np.isin(summary["stability"].values, STUCK), np.nan, summary["latency_mean"].values)
@@ -79,7 +81,7 @@ def draw(dataset: xr.Dataset, x: str, y: str | None = None) -> Any:
                 label=f"hindsight: certified lower bound ({int(known)} replications)",
             )  # fmt: skip
         axis.set_xticks(np.arange(len(groups)), [f"{value:g}" for value in groups])
-        axis.set_title(title, fontsize=9)
+        axis.set_title(_unit(title, dataset), fontsize=9)
         axis.grid(axis="x", visible=False)
         axis.set_xlim(-0.6, len(groups) - 0.4)
         if name.startswith("latency"):
@@ -93,10 +95,53 @@ def draw(dataset: xr.Dataset, x: str, y: str | None = None) -> Any:
     entries = dict(zip(*axes[0, 0].get_legend_handles_labels()[::-1], strict=True))
     names = [*labels, *(name for name in entries if name not in labels)]
     figure.legend([entries[name] for name in names], names, loc="outside lower center", ncols=min(len(names), 6))
+    figure.suptitle(_title(dataset) + "; small print: unfinished at the horizon", fontsize=9)
+    return figure
+
+
+def _unit(title: str, dataset: xr.Dataset) -> str:
+    """Title of a panel with the dataset's unit of time."""
+    seconds = dataset.attrs.get("time_unit", "slot") == "s"
+    return title.format(slots="s" if seconds else "slots", slot="s" if seconds else "slot")
+
+
+def _title(dataset: xr.Dataset) -> str:
     note = "drained: all requests" if dataset.attrs.get("drain", 0) else "of finished requests"
-    figure.suptitle(
-        f"{dataset.attrs['name']}: latency {note}, throughput at the horizon, 95 % intervals; "
-        "small print: unfinished at the horizon",
-        fontsize=9,
-    )
+    over = "over the run" if _served(dataset) else "at the horizon"
+    return f"{dataset.attrs['name']}: latency {note}, throughput {over}, 95 % intervals"
+
+
+def _served(dataset: xr.Dataset) -> bool:
+    """Whether runs had no horizon: everybody was served and nothing is unfinished."""
+    return bool(dataset.attrs.get("drain", 0)) and bool((dataset["drained_slots"] == 0).all())
+
+
+def _rows(dataset: xr.Dataset, summary: xr.Dataset, labels: list[str]) -> Any:
+    """A row a policy: room for long names and for many of them."""
+    figure, axes = new_figure(10.0, 1.6 + 2 * (0.5 + 0.21 * len(labels)), 2, 2, sharey=True)
+    places = np.arange(len(labels))
+    states = summary["stability"].values
+    stuck = np.isin(states, STUCK)
+    share = (summary["unfinished"] / summary["arrived"]).values
+    for axis, (name, title) in zip(axes.flat, PANELS, strict=True):
+        mean, half = summary[name].values, np.nan_to_num(summary[f"{name}_half_width"].values)
+        latency = name.startswith("latency")
+        mean = np.where(stuck, np.nan, mean) if latency else mean
+        colours = [COLOURS[at % len(COLOURS)] for at in places]
+        axis.barh(places, mean, 0.72, xerr=half, color=colours, capsize=2, error_kw={"elinewidth": 0.9})
+        for at in places[stuck] if latency else ():
+            axis.annotate(str(states[at]), (0, at), xytext=(4, 0), textcoords="offset points", va="center", fontsize=7)
+        for at in places[~stuck & (share > 0)] if latency else ():
+            end = float(mean[at] + half[at])
+            axis.annotate(
+                f"{100 * share[at]:.0f} %", (end, at), xytext=(3, 0), textcoords="offset points", va="center",
+                fontsize=6,
+            )  # fmt: skip
+        axis.set_xlabel(_unit(title, dataset))
+        axis.set_yticks(places, labels)
+        axis.grid(axis="y", visible=False)
+        axis.set_xlim(left=0)
+    axes[0, 0].invert_yaxis()
+    small = "" if bool((share == 0).all()) else "; small print: unfinished at the horizon"
+    figure.suptitle(_title(dataset) + small, fontsize=9)
     return figure

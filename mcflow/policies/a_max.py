@@ -21,4 +21,5 @@ policy(
     knows="interval",
     rule="mc-sf on the upper bound of o; LIFO eviction",
     buckets="expected",
+    whole_prefill=True,
 )(Projected)

@@ -26,4 +26,5 @@ policy(
     rule="mc-sf on an estimate that starts at the lower bound; evicts the least estimate, which becomes what was made",
     victims="ascending",
     buckets="expected",
+    whole_prefill=True,
 )(Projected)

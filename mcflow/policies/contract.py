@@ -21,6 +21,9 @@ Hooks (all plain functions of numbers and the policy's own arrays; argument name
     bucket). ``l``: its prompt; ``expected``: the output tokens that the policy expects it to make
     yet (what `PolicyParams.uses` asks for; 0 for a policy that knows nothing); ``need``: cache it takes in this
     slot; ``U``: usage of this slot so far; ``n``: active requests; ``M``: capacity.
+``prepare(pol, pool, t, n, waiting, U, M, gone)``
+    Only for policies that look after memory before they admit (``engine``): the running set of this
+    slot is settled, ``gone`` requests were evicted. ``U`` holds the tokens of this slot.
 ``fits(pol, l, expected, need, M)``
     Could it ever start, in an empty system? Only for the verdict ``blocked``.
 ``on_start(pol, t, l, expected)``, ``on_leave(pol, t, start, l, expected)``
@@ -65,7 +68,7 @@ class PolicyParams(BaseModel):
 
     @property
     def uses(self) -> str | None:
-        """Which expectation of its output a request comes with: prediction, lower or upper."""
+        """Which expectation of its output a request comes with: prediction, lower, upper or max_new."""
         return None
 
 
@@ -90,6 +93,18 @@ class Policy:
     params: type[PolicyParams]
     state: Any
     buckets: str
+    engine: bool = False
+    whole_prefill: bool = False
+
+    @property
+    def accounting(self) -> str:
+        """Default accounting (MODEL section 1): what the j-th token's iteration holds, l + j or l + j - 1."""
+        return "engine" if self.engine else "paper"
+
+    @property
+    def progress(self) -> str:
+        """Default progress rule on eviction."""
+        return "recompute" if self.engine else "reset"
 
     def build(self, params: PolicyParams, setting: Setting) -> Any:
         """Return the typed state. A policy without ``build`` takes its fields from the parameters."""
@@ -128,6 +143,8 @@ def policy(
     rule: str,
     victims: str = "lifo",
     buckets: str = "one",
+    engine: bool = False,
+    whole_prefill: bool = False,
 ) -> Callable[[type], type]:
     """Register a NamedTuple class as the policy ``name``.
 
@@ -146,6 +163,12 @@ def policy(
     buckets : {"one", "class", "expected"}
         One waiting line in order of (arrival, id), one a class, or one an expected output, the
         shortest first.
+    engine : bool
+        A policy of an engine in use: it looks after memory before it admits (step 4 before step 2,
+        which is skipped where somebody was evicted), with the accounting ``engine`` and the
+        progress ``recompute`` unless told otherwise.
+    whole_prefill : bool
+        Whether it reckons with prefill in one iteration, and so takes no token budget.
 
     Raises
     ------
@@ -161,7 +184,7 @@ def policy(
         if name in POLICIES and POLICIES[name].state is not state:
             raise TypeError(f"a policy named {name!r} exists already")
         _STATES[state.__name__] = state
-        POLICIES[name] = Policy(name, rule, knows, victims, params, state, buckets)
+        POLICIES[name] = Policy(name, rule, knows, victims, params, state, buckets, engine, whole_prefill)
         return state
 
     return register
@@ -173,6 +196,10 @@ def begin(pol, t, draws, i):  # type: ignore[no-untyped-def]
 
 def admit(pol, t, k, l, expected, need, U, n, M):  # type: ignore[no-untyped-def]  # noqa: E741
     """Kernel-side name of the hook ``admit``."""
+
+
+def prepare(pol, pool, t, n, waiting, U, M, gone):  # type: ignore[no-untyped-def]
+    """Kernel-side name of the hook ``prepare``."""
 
 
 def fits(pol, l, expected, need, M):  # type: ignore[no-untyped-def]  # noqa: E741
@@ -206,6 +233,11 @@ def _begin(pol, t, draws, i):  # type: ignore[no-untyped-def]
 @overload(admit)
 def _admit(pol, t, k, l, expected, need, U, n, M):  # type: ignore[no-untyped-def]  # noqa: E741
     return _hook(pol, "admit")
+
+
+@overload(prepare)
+def _prepare(pol, pool, t, n, waiting, U, M, gone):  # type: ignore[no-untyped-def]
+    return _hook(pol, "prepare", lambda pol, pool, t, n, waiting, U, M, gone: None)
 
 
 @overload(fits)

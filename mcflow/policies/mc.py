@@ -24,4 +24,5 @@ policy(
     params=McParams,
     knows="truth, prediction or upper bound",
     rule="by (arrival, id), the prefix whose projected usage fits; LIFO eviction",
+    whole_prefill=True,
 )(Projected)

@@ -21,4 +21,5 @@ policy(
     knows="truth or prediction",
     rule="by (predicted o, arrival, id), the prefix whose projected usage fits; LIFO eviction",
     buckets="expected",
+    whole_prefill=True,
 )(Projected)

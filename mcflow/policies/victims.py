@@ -1,8 +1,8 @@
 """Victim rules: who gives way on overflow (MODEL section 4). Any admission takes any of them.
 
-A rule is a NamedTuple with one hook, ``victim(vic, pool, U, M, n)``, asked when usage exceeds M
+A rule is a NamedTuple with one hook, ``victim(vic, pool, t, U, M, n)``, asked when usage exceeds M
 and then again, after each eviction, until it returns NONE. ``pool.prv[0]`` is the latest of the
-``n`` active requests, ``pool.nxt[0]`` the earliest (`mcflow.engine.state`).
+``n`` active requests in slot ``t``, ``pool.nxt[0]`` the earliest (`mcflow.engine.state`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Lifo(NamedTuple):
 
     code: int
 
-    def victim(vic, pool, U, M, n):  # type: ignore[no-untyped-def]
+    def victim(vic, pool, t, U, M, n):  # type: ignore[no-untyped-def]
         return pool.prv[np.uint32(0)] if U > M else NONE
 
 
@@ -31,7 +31,7 @@ class EvictAll(NamedTuple):
 
     code: int
 
-    def victim(vic, pool, U, M, n):  # type: ignore[no-untyped-def]
+    def victim(vic, pool, t, U, M, n):  # type: ignore[no-untyped-def]
         return pool.prv[np.uint32(0)] if n > 0 else NONE
 
 
@@ -40,7 +40,7 @@ class NoVictim(NamedTuple):
 
     code: int
 
-    def victim(vic, pool, U, M, n):  # type: ignore[no-untyped-def]
+    def victim(vic, pool, t, U, M, n):  # type: ignore[no-untyped-def]
         return NONE
 
 
@@ -49,7 +49,7 @@ class Ascending(NamedTuple):
 
     code: int
 
-    def victim(vic, pool, U, M, n):  # type: ignore[no-untyped-def]
+    def victim(vic, pool, t, U, M, n):  # type: ignore[no-untyped-def]
         if U <= M:
             return NONE
         least = pool.prv[np.uint32(0)]
@@ -57,6 +57,31 @@ class Ascending(NamedTuple):
         while p != NONE:
             if pool.expected[p] < pool.expected[least]:
                 least = p
+            p = pool.prv[p]
+        return least
+
+
+class Fewest(NamedTuple):
+    """Fewest tokens generated before this slot, ties longest original prompt, further ties latest activation.
+
+    At least one stays. (SGLang's ``retract_decode``: it sorts by output length, then by prompt length.)
+    """
+
+    code: int
+
+    def victim(vic, pool, t, U, M, n):  # type: ignore[no-untyped-def]
+        if U <= M or n <= 1:
+            return NONE
+        least = np.uint32(NONE)
+        fewest = np.int64(0)
+        longest = np.int64(0)
+        p = pool.prv[np.uint32(0)]
+        while p != NONE:
+            kept = np.int64(pool.kept[p])
+            made = np.int64(np.uint32(np.uint32(t) - pool.activated[p])) + (pool.paused[p] == np.uint32(t + 1)) + kept
+            prompt = np.int64(pool.prompt[p]) - kept
+            if least == NONE or made < fewest or (made == fewest and prompt > longest):
+                least, fewest, longest = p, made, prompt
             p = pool.prv[p]
         return least
 
@@ -71,7 +96,7 @@ class Beta(NamedTuple):
     word: np.ndarray  #: SplitMix64 state, uint64 (1,)
     cursor: np.ndarray  #: who is asked next, int64 (1,); 0 between overflows
 
-    def victim(vic, pool, U, M, n):  # type: ignore[no-untyped-def]
+    def victim(vic, pool, t, U, M, n):  # type: ignore[no-untyped-def]
         if U <= M:
             vic.cursor[0] = 0
             return NONE
@@ -101,14 +126,15 @@ VICTIMS: dict[str, Callable[[Fraction, int], Any]] = {
     "all": lambda beta, word: EvictAll(0),
     "none": lambda beta, word: NoVictim(0),
     "ascending": lambda beta, word: Ascending(0),
+    "fewest": lambda beta, word: Fewest(0),
     "beta": _beta,
 }
 
 
-def victim(vic, pool, U, M, n):  # type: ignore[no-untyped-def]
+def victim(vic, pool, t, U, M, n):  # type: ignore[no-untyped-def]
     """Kernel-side name of the hook ``victim``."""
 
 
 @overload(victim)
-def _victim(vic, pool, U, M, n):  # type: ignore[no-untyped-def]
+def _victim(vic, pool, t, U, M, n):  # type: ignore[no-untyped-def]
     return _hook(vic, "victim")

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
 from mcflow.errors import InputError
+from mcflow.exact import exact, shown
 
 KINDS = ("truth", "noise", "interval", "range")
 
@@ -20,6 +22,59 @@ LARGEST_ERROR = {"sigma": 10, "width": 1}
 
 #: Largest expectation (tokens): waiting lines and the memory profile are indexed by it.
 LONGEST = 2**22
+
+
+@dataclass(frozen=True)
+class MaxNew:
+    """The limit on output tokens that a request comes with (``max_tokens`` of an API call).
+
+    Attributes
+    ----------
+    kind : {"upper", "constant", "multiple"}
+        The largest output of the length law; ``value`` tokens; ``value`` times o, rounded up. Never
+        less than o, for o is what the request makes.
+    value : Fraction
+    """
+
+    kind: str = "upper"
+    value: Fraction = Fraction(0)
+
+    @classmethod
+    def parse(cls, text: str) -> MaxNew:
+        """Read ``upper``, a number of tokens (``1024``) or a multiple of o (``2x``).
+
+        Raises
+        ------
+        InputError
+            If it is none of them.
+        """
+        if text == "upper":
+            return cls()
+        kind, digits = ("multiple", text[:-1]) if text.endswith("x") else ("constant", text)
+        try:
+            value = exact(digits)
+        except InputError:
+            raise InputError(f"expected upper, a number of tokens or a multiple as 2x, got {text!r}") from None
+        return cls(kind, value).checked()
+
+    def checked(self) -> MaxNew:
+        """Itself, or InputError where the value is out of range."""
+        if self.kind == "multiple" and not 1 <= self.value <= LONGEST:
+            raise InputError(f"a multiple of o must be >= 1, got {shown(self.value)}")
+        if self.kind == "constant" and not (1 <= self.value <= LONGEST and self.value.denominator == 1):
+            raise InputError(f"must be a whole number of tokens from 1 to {LONGEST}, got {shown(self.value)}")
+        return self
+
+    def tokens(self, output: np.ndarray, longest: int) -> np.ndarray:
+        """Limits for outputs of a law whose longest is ``longest``; int64 (n,)."""
+        if self.kind == "upper":
+            return np.full(len(output), longest, np.int64)
+        if self.kind == "constant":
+            return np.maximum(output.astype(np.int64), int(self.value))
+        p, q = self.value.numerator, self.value.denominator
+        distinct, which = np.unique(output, return_inverse=True)
+        limits = [min(-(-o * p // q), LONGEST) for o in distinct.tolist()]  # exact, however long p and q
+        return np.array(limits, np.int64)[which]
 
 
 @dataclass(frozen=True)
@@ -36,15 +91,18 @@ class Predictions:
         prediction is the largest.
     sigma, width : float
         Parameters of noise and interval.
+    max_new : MaxNew
+        The limit that a request comes with, whatever else is known.
     """
 
     kind: str = "truth"
     sigma: float = 0.0
     width: float = 0.0
+    max_new: MaxNew = MaxNew()
 
     def check(self, use: str) -> None:
         """Raise InputError if a policy that uses ``use`` cannot work with this."""
-        if self.kind == "noise" and use != "prediction":
+        if self.kind == "noise" and use in ("lower", "upper"):
             raise InputError(
                 f"this policy uses {use} bounds, but predictions of kind noise have none; use kind interval"
             )
@@ -62,7 +120,7 @@ class Expectation:
     Attributes
     ----------
     predictions : Predictions
-    use : {"prediction", "lower", "upper"}
+    use : {"prediction", "lower", "upper", "max_new"}
         What the policy takes.
     bounds : tuple of int
         Least and largest output of the length law, tokens.
@@ -96,6 +154,9 @@ class Expectation:
         -------
         ndarray of int32, shape (n,)
         """
+        if self.use == "max_new":
+            limits = self.predictions.max_new.tokens(output, self.bounds[1])
+            return clip(limits, prompt, self.capacity, self.block_size)
         kind, values = self.predictions.kind, output.astype(np.float64)
         if kind == "range":
             values = np.full(len(output), float(self.bounds[0] if self.use == "lower" else self.bounds[1]))
