@@ -126,7 +126,8 @@ def tables(dataset: xr.Dataset, columns: list[str] | None = None) -> list[Table]
     usual: tuple[str, ...] = AGAINST_THEORY if bool(dataset["overflow_exact"].notnull().all()) else WITHOUT_THEORY
     usual = DRAINED if dataset.attrs.get("drain", 0) else usual
     usual = (*usual, *REAL_TIME) if dataset.attrs.get("time_unit", "slot") == "s" else usual
-    chosen = columns or [name for name in usual if name != "rejected" or bool((dataset[name] > 0).any())]
+    silent = ("rejected", "unfinished") if dataset.attrs.get("drain", 0) else ("rejected",)
+    chosen = columns or [name for name in usual if name not in silent or bool((dataset[name] > 0).any())]
     if dataset.sizes["policy"] > 1 and not varying(dataset):
         return [_one_point(dataset, summary, chosen)]
     result = []
@@ -219,8 +220,10 @@ def notes(dataset: xr.Dataset) -> list[str]:
     states = estimate.stability(dataset)
     result = ["± is the half width of a 95 % Student t interval over replications."]
     if dataset.attrs.get("drain", 0):
+        cut = bool((dataset["unfinished"] > 0).any())
         result.append(
-            "Latency is that of all requests, served to the last; unfinished is at the horizon, as all the rest."
+            "Latency is that of all requests, served to the last"
+            + ("; unfinished is at the horizon, as all the rest." if cut else ".")
         )
     if "hindsight_bound" in dataset:
         result += _hindsight_lines(dataset)

@@ -64,6 +64,8 @@ def draw(dataset: xr.Dataset, x: str, y: str | None = None) -> Any:
             )  # fmt: skip
             if name.startswith("latency"):
                 for i in range(len(groups)):
+                    if not stuck[i] and not share[at][i] > 0:
+                        continue
                     if stuck[i]:
                         text, height = str(summary["stability"].values[at][i]), axis_floor
                     else:
@@ -91,11 +93,11 @@ def draw(dataset: xr.Dataset, x: str, y: str | None = None) -> Any:
         else:
             axis.margins(y=0.08)
     for axis in axes[1]:
-        axis.set_xlabel(axis_name(x))
+        axis.set_xlabel(axis_name(x, dataset))
     entries = dict(zip(*axes[0, 0].get_legend_handles_labels()[::-1], strict=True))
     names = [*labels, *(name for name in entries if name not in labels)]
     figure.legend([entries[name] for name in names], names, loc="outside lower center", ncols=min(len(names), 6))
-    figure.suptitle(_title(dataset) + "; small print: unfinished at the horizon", fontsize=9)
+    figure.suptitle(_title(dataset, share), fontsize=9)
     return figure
 
 
@@ -105,10 +107,12 @@ def _unit(title: str, dataset: xr.Dataset) -> str:
     return title.format(slots="s" if seconds else "slots", slot="s" if seconds else "slot")
 
 
-def _title(dataset: xr.Dataset) -> str:
+def _title(dataset: xr.Dataset, share: np.ndarray) -> str:
     note = "drained: all requests" if dataset.attrs.get("drain", 0) else "of finished requests"
     over = "over the run" if _served(dataset) else "at the horizon"
-    return f"{dataset.attrs['name']}: latency {note}, throughput {over}, 95 % intervals"
+    return f"{dataset.attrs['name']}: latency {note}, throughput {over}, 95 % intervals" + (
+        "; small print: unfinished at the horizon" if bool((share > 0).any()) else ""
+    )
 
 
 def _served(dataset: xr.Dataset) -> bool:
@@ -142,6 +146,5 @@ def _rows(dataset: xr.Dataset, summary: xr.Dataset, labels: list[str]) -> Any:
         axis.grid(axis="y", visible=False)
         axis.set_xlim(left=0)
     axes[0, 0].invert_yaxis()
-    small = "" if bool((share == 0).all()) else "; small print: unfinished at the horizon"
-    figure.suptitle(_title(dataset) + small, fontsize=9)
+    figure.suptitle(_title(dataset, share), fontsize=9)
     return figure

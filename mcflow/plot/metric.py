@@ -24,7 +24,7 @@ def draw(dataset: xr.Dataset, x: str, y: str | None = None) -> Any:
     name = y or "latency_mean"
     figure, axes = new_figure(5.8, 4.0)
     lines(axes[0, 0], dataset, estimate.estimates(dataset), x, name)
-    axes[0, 0].set_xlabel(axis_name(x))
+    axes[0, 0].set_xlabel(axis_name(x, dataset))
     axes[0, 0].legend()
     figure.suptitle(f"{dataset.attrs['name']}: {VARIABLES[name].description}", fontsize=10)
     return figure
@@ -44,5 +44,5 @@ def lines(axis: Any, dataset: xr.Dataset, summary: xr.Dataset, x: str, name: str
             row[x].values, mean, yerr=half, color=COLOURS[at % len(COLOURS)], marker=MARKERS[at % len(MARKERS)],
             markersize=4, linewidth=1, elinewidth=1, capsize=2, label=label, zorder=3,
         )  # fmt: skip
-    variable = VARIABLES[name]
-    axis.set_ylabel(f"{name.replace('_', ' ')} ({variable.units})" if variable.units != "1" else name.replace("_", " "))
+    units = dataset[name].attrs["units"]
+    axis.set_ylabel(f"{name.replace('_', ' ')} ({units})" if units != "1" else name.replace("_", " "))

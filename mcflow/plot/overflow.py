@@ -42,7 +42,7 @@ def draw(dataset: xr.Dataset, x: str, y: str | None = None) -> Any:
             row, short = summary.isel(policy=at), label.removeprefix(f"{prefix},").strip()
             lowest = min(lowest, _measured(axis, row, short, x, style))
         lowest = min(lowest, _theory(axis, dataset.isel(policy=members[0]), x))
-        axis.set_xlabel(axis_name(x))
+        axis.set_xlabel(axis_name(x, dataset))
         axis.set_title(prefix, fontsize=10)
         axis.set_yscale("log")
     axes[0, 0].set_ylabel("P(overflow in a slot)")

@@ -37,7 +37,7 @@ def draw(dataset: xr.Dataset, x: str, y: str | None = None) -> Any:
             axis.axvline(at, color="#555555", linestyle=line, linewidth=1, label=label if axis is top else None)
     top.set_ylabel("drift of the waiting line\n(requests/slot)")
     bottom.set_ylabel("peak usage before eviction\n(tokens)")
-    bottom.set_xlabel(axis_name(x))
+    bottom.set_xlabel(axis_name(x, dataset))
     top.legend()
     bottom.legend(loc="lower right")
     figure.suptitle(f"{dataset.attrs['name']}: drift and peak usage, 95 % intervals", fontsize=10)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 #: Okabe and Ito's palette: told apart by everybody.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#8A6D00", "#000000")
@@ -40,6 +43,10 @@ NAMES = {
     "horizon": "arrival slots (horizon)",
     "sigma": "prediction noise σ",
     "alpha": "protected share α",
+    "scale": "factor on iteration times",
+    "k": "tokens a memory block k",
+    "kappa": "conservativeness κ",
+    "watermark": "watermark (share of blocks)",
 }
 
 
@@ -62,6 +69,7 @@ def new_figure(width: float, height: float, rows: int = 1, columns: int = 1, **o
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
-def axis_name(axis: str) -> str:
-    """Label of a grid axis."""
-    return NAMES.get(axis, axis)
+def axis_name(axis: str, dataset: xr.Dataset) -> str:
+    """Label of a grid axis; arrivals follow the dataset's clock, budgets are always a slot."""
+    name = NAMES.get(axis, axis)
+    return name.replace("/slot", "/s") if axis == "lambda" and dataset.attrs.get("time_unit") == "s" else name

@@ -34,7 +34,7 @@ def draw(dataset: xr.Dataset, x: str, y: str | None = None) -> Any:
         axis.set_ylabel("KV usage (tokens)")
         axis.set_ylim(bottom=0)
         if len(dataset[x]) > 1:
-            axis.set_title(f"{axis_name(x)} = {value:g}", fontsize=9)
+            axis.set_title(f"{axis_name(x, dataset)} = {value:g}", fontsize=9)
     axes[-1, 0].set_xlabel("time (s)" if seconds else "slot")
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 5))
