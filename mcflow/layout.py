@@ -64,7 +64,7 @@ def layout(
             "supply": [entry.supply for entry in spec.policies],
         },
         "axes": {name: [number(value) for value in values] for name, values in spec.axis_values.items()},
-        "replications": spec.run.replications,
+        "replications": 1 if spec.run.precision is not None else spec.run.replications,
         "keys": keys,
         "theory_keys": theory_keys,
         "hindsight_keys": hindsight_keys,
@@ -80,6 +80,9 @@ def layout(
             "lengths": law.source,
             "mean_workload": float(law.mean_workload),
             "max_output": law.max_output,
+            "replications": json.dumps(spec.run.replications)
+            if spec.run.precision is None
+            else json.dumps({"until": spec.run.precision.describe()}),
             "drain": int(spec.run.drain or spec.run.requests is not None),
             "time_unit": "slot" if spec.system.service.kind == "unit" else "s",
             "service": json.dumps(points[0].scenario.service.describe()),

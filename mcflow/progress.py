@@ -63,5 +63,11 @@ class Bar:
             left = (self._total - self._done) / rate
             self._line(f"{self._done}/{self._total} tasks, {rate:.3g}/s, {left:.0f} s left")
 
+    def extend(self, count: int) -> None:
+        """So many more tasks are to be done."""
+        self._total += count
+        if self._bar is not None:
+            self._bar.update(self._task, total=self._total)
+
     def _line(self, text: str) -> None:
         print(f"{self.name}: {text}", file=sys.stderr, flush=True)

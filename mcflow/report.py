@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from typing import TYPE_CHECKING, Any
@@ -219,6 +220,7 @@ def notes(dataset: xr.Dataset) -> list[str]:
     """What a reader of the table has to know."""
     states = estimate.stability(dataset)
     result = ["± is the half width of a 95 % Student t interval over replications."]
+    result += _precision_lines(dataset)
     if dataset.attrs.get("drain", 0):
         cut = bool((dataset["unfinished"] > 0).any())
         result.append(
@@ -250,6 +252,26 @@ def notes(dataset: xr.Dataset) -> list[str]:
     if bool((states == "").any()):
         result.append("Points marked missing are not done yet; the same command continues.")
     return result
+
+
+def _precision_lines(dataset: xr.Dataset) -> list[str]:
+    """How many replications the points took that were to be precise, and which are not."""
+    rule = json.loads(dataset.attrs.get("replications", "0"))
+    if not isinstance(rule, dict):
+        return []
+    until = rule["until"]
+    values = dataset[until["metric"]].where(dataset["slots"] >= 0)
+    count = values.notnull().sum("replication")
+    done = count > 0
+    if not bool(done.any()):
+        return []
+    reached = estimate.half_width(values) <= until["relative"] * np.abs(values.mean("replication"))
+    missed = int((done & ~reached).sum())
+    took = f"{int(count.where(done).min())} to {int(count.max())}"
+    line = (
+        f"Replications until the half width of {until['metric']} is {100 * until['relative']:g} % of its mean: {took}."
+    )
+    return [line, f"{missed} point(s) did not get there in {until['most']}."] if missed else [line]
 
 
 def tuning_table(tuning: Tuning, parameter: str, objective: str) -> Table:

@@ -207,8 +207,8 @@ class Scenario:
             "gate": None if self.gate is None else [self.gate.law, str(self.gate.mean)],
         }
 
-    def key(self, replications: int) -> str:
-        """Journal key of the point with this many replications."""
+    def key(self, replications: int | dict[str, Any]) -> str:
+        """Journal key of the point with this many replications, or this rule of stopping."""
         content = json.dumps([self.describe(), replications, results_hash()], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:32]
 

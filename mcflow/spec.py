@@ -19,7 +19,9 @@ from mcflow.budget import Law
 from mcflow.errors import InputError
 from mcflow.exact import exact, rounded
 from mcflow.policies.victims import VICTIMS
+from mcflow.precision import FIRST_ROUND, Precision
 from mcflow.quantity import QuantityField, parse
+from mcflow.schema import MEASURED
 from mcflow.workload.lengths import LONGEST
 
 #: Names that the dataset gives to coordinates of its own.
@@ -398,13 +400,52 @@ def _warmup(value: Any) -> Any:
     raise PydanticCustomError("warmup_kind", "must be auto or a whole number of slots >= 0, got {v}", {"v": str(value)})
 
 
+class UntilSpec(Strict):
+    """Replications until an estimate is precise enough, see `mcflow.precision`."""
+
+    metric: str
+    relative_half_width: Annotated[float, Field(gt=0, lt=1)]
+    max: Annotated[Whole, Field(ge=2, le=1_000_000)]
+    min: Annotated[Whole, Field(ge=2)] = FIRST_ROUND
+
+    @model_validator(mode="after")
+    def _known(self) -> UntilSpec:
+        known = [variable.name for variable in MEASURED if variable.name != "verdict"]
+        if self.metric not in known:
+            near = difflib.get_close_matches(self.metric, known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+            raise PydanticCustomError("metric", "no such result; {hint}", {"hint": hint, "key": "metric"})
+        if self.min > self.max:
+            raise PydanticCustomError("until", "must be at least min, {min}", {"min": self.min, "key": "max"})
+        return self
+
+
+class PreciseSpec(Strict):
+    """``replications: {until: ...}``."""
+
+    until: UntilSpec
+
+
+def _replications(value: Any) -> Any:
+    """A number, or a mapping."""
+    if isinstance(value, dict):
+        return PreciseSpec.model_validate(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1_000_000:
+        raise PydanticCustomError(
+            "replications",
+            "must be a whole number from 1 to 1000000, or {{until: ...}}, got {v}",
+            {"v": str(value)[:40]},
+        )
+    return value
+
+
 class RunSpec(Strict):
     """How long and how often: slots or requests a replication, warm-up slots, replications; serve who is left?"""
 
     slots: QuantityField | None = None
     requests: QuantityField | None = None
     warmup: Annotated[Any, BeforeValidator(_warmup)] = "auto"
-    replications: Annotated[Whole, Field(ge=1, le=1_000_000)] = 10
+    replications: Annotated[Any, BeforeValidator(_replications)] = 10
     drain: bool = False
 
     @model_validator(mode="after")
@@ -419,6 +460,19 @@ class RunSpec(Strict):
         if isinstance(self.warmup, int) and isinstance(self.slots, Fraction) and self.warmup >= self.slots:
             raise PydanticCustomError("warmup", "warm-up must be shorter than slots", {"key": "warmup"})
         return self
+
+    @property
+    def precision(self) -> Precision | None:
+        """When to stop; None for a fixed number of replications."""
+        if not isinstance(self.replications, PreciseSpec):
+            return None
+        until = self.replications.until
+        return Precision(until.metric, until.relative_half_width, until.min, until.max)
+
+    @property
+    def most_replications(self) -> int:
+        """Replications of a point at most."""
+        return int(self.replications) if self.precision is None else self.precision.most
 
 
 class FigureSpec(Strict):
@@ -462,8 +516,9 @@ class ExperimentSpec(Strict):
 
     @model_validator(mode="after")
     def _hindsight_is_finite(self) -> ExperimentSpec:
-        if self.hindsight > self.run.replications or (self.hindsight and not self.run.drain):
-            most = f"must be at most run.replications, {self.run.replications}, got {self.hindsight}"
+        most_known = self.run.most_replications
+        if self.hindsight > most_known or (self.hindsight and not self.run.drain):
+            most = f"must be at most run.replications, {most_known}, got {self.hindsight}"
             message = "needs run.drain: true" if not self.run.drain else most
             raise PydanticCustomError("hindsight", "{m}", {"m": message, "key": "hindsight"})
         return self

@@ -174,7 +174,8 @@ def build(journal: Journal) -> xr.Dataset:
     hindsight_keys = layout["hindsight_keys"]
     trajectory_keys = layout.get("trajectory_keys", [])
     rows = journal.points([*keys, *hindsight_keys, *trajectory_keys, *(key for key in theory_keys if key)])
-    replications = layout["replications"]
+    # A point that was to be precise has as many as it took; the longest row gives the dimension.
+    replications = max([layout["replications"], *(len(rows[key]) for key in keys if key in rows)])
     unit = layout["attributes"].get("time_unit", "slot")
     variables: dict[str, Any] = {}
     measured = {
@@ -183,7 +184,7 @@ def build(journal: Journal) -> xr.Dataset:
     for i, key in enumerate(keys):
         if key in rows:
             for name, array in measured.items():
-                array[i] = rows[key][name]
+                array[i, : len(rows[key])] = rows[key][name]
     for v in schema.MEASURED:
         variables[v.name] = (
             [*dims, "replication"],

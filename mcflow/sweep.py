@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from mcflow.experiment import Experiment
 from mcflow.fanout import BACKENDS, fan_out
 from mcflow.grid import Point, expand
 from mcflow.layout import layout
+from mcflow.precision import Precision
 from mcflow.scenario import Scenario
 from mcflow.tasks import Task, hindsight_key, theory_key, trajectory_key, trajectory_scenario
 
@@ -34,6 +36,9 @@ class Progress(Protocol):
 
     def advance(self) -> None:
         """One more task is done."""
+
+    def extend(self, count: int) -> None:
+        """So many more tasks are to be done."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +97,10 @@ def run_experiment(
     points = expand(experiment)
     folder = Path(out)
     dataset = folder / f"{experiment.spec.name}.zarr"
-    replications = experiment.spec.run.replications
-    keys = [point.scenario.key(replications) for point in points]
+    precision = experiment.spec.run.precision
+    replications = experiment.spec.run.most_replications if precision is None else precision.next_round(0)
+    rule = replications if precision is None else precision.describe()
+    keys = [point.scenario.key(rule) for point in points]
     theory_keys = [theory_key(point.scenario) for point in points]
     store.check_place(dataset)
     with store.Journal(store.journal_path(dataset), writing=True, fresh=fresh) as journal:
@@ -118,7 +125,7 @@ def run_experiment(
         if progress is not None:
             progress.start(total, total - len(missing))
         try:
-            _run_missing(missing, journal, dataset, jobs, backend, scheduler, progress)
+            _run_missing(missing, journal, dataset, jobs, backend, scheduler, progress, precision)
         finally:
             store.write(store.build(journal), dataset)
     return Sweep(dataset, total, len(missing))
@@ -151,30 +158,53 @@ def _run_missing(
     backend: str,
     scheduler: str | None,
     progress: Progress | None,
+    precision: Precision | None,
 ) -> None:
-    """Fan out, save every row as its last task comes in, survive dying workers."""
+    """Fan out, save every row as its last task comes in, survive dying workers.
+
+    A point that is to be precise gets another round of replications when its last one is in and was
+    not enough.
+    """
     waiting: dict[str, dict[int, np.ndarray]] = {}
     counts = Counter(task.key for task in missing)
     left = {(task.key, task.number): task for task in missing}
     built = time.monotonic()
-    for attempt in range(ROUNDS + 1):
-        if not left:
-            return
+    attempt = 0
+    while left:
+        more: list[Task] = []
         try:
             for task, record in fan_out(list(left.values()), jobs, backend, scheduler):
                 del left[task.key, task.number]
                 row = waiting.setdefault(task.key, {})
                 row[task.number] = record
                 if len(row) == counts[task.key]:
-                    journal.put(task.key, np.stack([row[number] for number in sorted(row)]))
-                    del waiting[task.key]
+                    fresh = _next_round(task, row, precision)
+                    more += fresh
+                    counts[task.key] += len(fresh)
+                    if not fresh:
+                        journal.put(task.key, np.stack([row[number] for number in sorted(row)]))
+                        del waiting[task.key]
                 if progress is not None:
                     progress.advance()
                 if time.monotonic() - built > REBUILD:
                     store.write(store.build(journal), dataset)
                     built = time.monotonic()
         except (WorkerLost, TimeoutError) as error:
-            if attempt == ROUNDS:
+            attempt += 1
+            if attempt > ROUNDS:
                 raise RunError(
                     f"workers died {ROUNDS + 1} times ({error}); what is finished is saved, run again"
                 ) from error
+        left |= {(task.key, task.number): task for task in more}
+        if progress is not None and more:
+            progress.extend(len(more))
+
+
+def _next_round(task: Task, row: dict[int, np.ndarray], precision: Precision | None) -> list[Task]:
+    """The replications that a point needs yet, after a round that is in; none if it is done."""
+    if precision is None or task.kind != "replication":
+        return []
+    values = [float(row[number][precision.metric]) for number in sorted(row)]
+    if precision.enough(values):
+        return []
+    return [dataclasses.replace(task, number=number) for number in range(len(row), precision.next_round(len(row)))]
