@@ -225,6 +225,45 @@ def theory(
 
 
 @app.command()
+def stability(
+    capacity: Capacity,
+    policy: Annotated[str, typer.Option(help="Policy, see mcflow policies.", show_default=False)],
+    param: Annotated[list[str] | None, typer.Option(help="K=V, one parameter of the policy.")] = None,
+    workload: Workload = None,
+    rate: Annotated[
+        float | None, typer.Option(help="Judge this rate only; without it, find the largest one.", show_default=False)
+    ] = None,
+    tolerance: Annotated[float, typer.Option(help="Width of the result over the rate.")] = 0.005,
+    longest: Annotated[int, typer.Option(help="Slots of a run at most.")] = 2_097_152,
+    replications: Annotated[int, typer.Option(help="Runs a judgement.")] = 8,
+    service: Service = "unit",
+    service_scale: Scale = "1",
+    block_size: Annotated[int, typer.Option(help="Tokens a memory block.")] = 1,
+    gate: Annotated[
+        list[str] | None, typer.Option(help="b=0.9 (and law=...): an activation budget in front of the policy.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Root seed.")] = 0,
+    jobs: Annotated[int, typer.Option(help="Threads; -1 for one a core.")] = -1,
+    as_json: Json = False,
+) -> None:
+    """Find the largest arrival rate that a policy sustains, by bisection, beside M / E[w]."""
+    from mcflow import report
+    from mcflow.commands import stability_of
+
+    values, judgements = stability_of(
+        capacity=capacity, policy=policy, param=param or [], workload=workload, rate=rate, tolerance=tolerance,
+        longest=longest, replications=replications, service=service, service_scale=service_scale,
+        block_size=block_size, gate=gate or [], seed=seed, jobs=jobs,
+    )  # fmt: skip
+    if as_json:
+        _print_json(values)
+        return
+    console = report.console()
+    console.print(report.judgement_table(judgements, values["time_unit"]))
+    console.print(report.mapping_table({k: v for k, v in values.items() if k != "judgements"}, policy))
+
+
+@app.command()
 def tune(
     capacity: Capacity,
     policy: Annotated[str, typer.Option(help="Policy, see mcflow policies.", show_default=False)],
@@ -271,13 +310,16 @@ def tune(
 def plot(
     results: Dataset,
     kind: Annotated[
-        str | None, typer.Option(help="overflow, stability, metric, comparison or usage.", show_default=False)
+        str | None, typer.Option(help="overflow, stability, metric, comparison, usage or map.", show_default=False)
     ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="PNG, PDF or SVG file.", show_default=False)
     ] = None,
     x: Annotated[str | None, typer.Option("--x", help="Axis to plot against.", show_default=False)] = None,
-    y: Annotated[str | None, typer.Option("--y", help="Result to plot (kind metric).", show_default=False)] = None,
+    y: Annotated[
+        str | None,
+        typer.Option("--y", help="Result to plot (kind metric), or second axis (kind map).", show_default=False),
+    ] = None,
     policies: Annotated[
         str | None, typer.Option(help="Labels of the policies to draw, comma-separated.", show_default=False)
     ] = None,

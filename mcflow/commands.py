@@ -17,10 +17,11 @@ from mcflow.exact import exact
 from mcflow.experiment import WorkloadFile
 from mcflow.policies.contract import Policy, PolicyParams
 from mcflow.policies.victims import VICTIMS
-from mcflow.scenario import LARGEST_CAPACITY, Scenario, automatic_warmup, setting_of
+from mcflow.scenario import LARGEST_CAPACITY, LARGEST_RATE, Scenario, automatic_warmup, setting_of
 from mcflow.service import ServiceSpec, presets, service_of
 from mcflow.simulate import Outcome, simulate, simulate_trace
 from mcflow.spec import readable
+from mcflow.stability import Judgement
 from mcflow.tune import OBJECTIVES, Tuning, tune, values_of
 from mcflow.workload.predictions import MaxNew, Predictions
 from mcflow.workload.trace import read_trace
@@ -363,6 +364,91 @@ def theory_of(*, capacity: int, workload: Path | None, budget: str | None, law: 
     return theory_report(file.lengths, capacity, budget=chosen, rate=file.rate)
 
 
+def stability_of(
+    *,
+    capacity: int,
+    policy: str,
+    param: list[str],
+    workload: Path | None,
+    rate: float | None,
+    tolerance: float,
+    longest: int,
+    replications: int,
+    service: str,
+    service_scale: str,
+    block_size: int,
+    gate: list[str],
+    seed: int,
+    jobs: int,
+) -> tuple[dict[str, Any], tuple[Judgement, ...]]:
+    """Check the options of ``mcflow stability`` and judge or bisect.
+
+    Returns
+    -------
+    tuple of dict and tuple of Judgement
+        The result as JSON, and what it rests on.
+
+    Raises
+    ------
+    InputError
+        If an option or the file is not usable.
+    """
+    from mcflow.stability import boundary, judge
+
+    if workload is None:
+        raise InputError("give --workload FILE")
+    _bounded("--capacity", capacity, 1, LARGEST_CAPACITY)
+    _bounded("--block-size", block_size, 1, LARGEST_CAPACITY)
+    _bounded("--replications", replications, 2, 10_000)
+    _bounded("--longest", longest, 1024, LONGEST)
+    _bounded("--seed", seed, 0, 2**63 - 1)
+    _check_jobs(jobs)
+    if not 1e-4 <= tolerance < 1:
+        raise InputError(f"must be from 0.0001 to 1, got {tolerance:g}", where="--tolerance")
+    if rate is not None and not 0 < rate <= LARGEST_RATE:
+        raise InputError(f"must be > 0 and <= {LARGEST_RATE}, got {rate:g}", where="--rate")
+    file = _arriving(workload)
+    assert file.arrivals is not None
+    if file.arrivals.kind == "trace" or file.replays is not None:
+        raise InputError("stability needs arrivals that go on for ever, not a trace", where=str(workload))
+    chosen = _policy(policy)
+    times = service_named(service, service_scale)
+    template = Scenario(
+        policy, parameters(chosen, param), capacity, file.lengths, file.arrivals, 1, 0, seed, chosen.victims,
+        chosen.progress == "recompute", block_size, _beta(chosen.victims, None, parameters(chosen, param)),
+        file.predictions, service=times, accounting=chosen.accounting, gate=gate_of(chosen, gate),
+    )  # fmt: skip
+    options = {"replications": replications, "longest": longest, "jobs": jobs}
+
+    def at(value: float) -> Scenario:
+        assert file.arrivals is not None
+        return dataclasses.replace(template, arrivals=dataclasses.replace(file.arrivals, rate=value))
+
+    critical = float(capacity / file.lengths.mean_workload)
+    result: dict[str, Any] = {
+        "policy": policy, "time_unit": "slot" if times.kind == "unit" else "s", "critical_rate": critical
+    }  # fmt: skip
+    try:
+        if rate is not None:
+            judgements: tuple[Judgement, ...] = (judge(at(rate), **options),)
+            result |= {"rate": rate, "state": judgements[0].state}
+        else:
+            limit = critical if times.kind == "unit" and chosen.accounting == "paper" else None
+            found = boundary(at, float(file.rate or 1), tolerance=tolerance, limit=limit, **options)
+            judgements = found.judgements
+            result |= {"largest_stable": found.low, "smallest_unstable": found.high}
+    except InputError as error:
+        raise error.at("--param") from None
+    listed = [dataclasses.asdict(j) for j in judgements]
+    result["judgements"] = [{k: None if v != v else v for k, v in j.items()} for j in listed]
+    return result, judgements
+
+
+def _check_jobs(jobs: int) -> None:
+    if jobs == 0 or jobs < -1:
+        raise InputError(f"must be >= 1, or -1 for all cores, got {jobs}", where="--jobs")
+
+
 def tune_once(
     *,
     capacity: int,
@@ -401,8 +487,7 @@ def tune_once(
     _one_of("--objective", objective, list(OBJECTIVES))
     if not 0 < limit < 1:
         raise InputError(f"must be > 0 and < 1, got {limit:g}", where="--limit")
-    if jobs == 0 or jobs < -1:
-        raise InputError(f"must be >= 1, or -1 for all cores, got {jobs}", where="--jobs")
+    _check_jobs(jobs)
     times = service_named(service, service_scale)
     if requests is not None:
         _bounded("--requests", requests, 1, LONGEST)

@@ -179,12 +179,16 @@ class Experiment(Loaded):
         values = self.spec.axis_values
         known = [name for name in VARIABLES if name != "verdict"]
         for i, figure in enumerate(self.spec.figures):
-            for key, options in (("x", list(values)), ("y", known)):
+            plane = figure.kind == "map"
+            if plane and (figure.x is None or figure.y is None):
+                raise self.error(("figures", i), "a map needs two axes, x and y")
+            for key, options in (("x", list(values)), ("y", list(values) if plane else known)):
                 given = getattr(figure, key)
                 if given is not None and given not in options:
                     near = difflib.get_close_matches(given, options, 1)
                     hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(options) or 'none'}"
-                    raise self.error(("figures", i, key), f"no such {'axis' if key == 'x' else 'result'}; {hint}")
+                    what = "axis" if key == "x" or plane else "result"
+                    raise self.error(("figures", i, key), f"no such {what}; {hint}")
             for at, label in enumerate(figure.policies or []):
                 if label not in [entry.label for entry in self.spec.policies]:
                     raise self.error(("figures", i, "policies", at), f"no policy is labelled {label!r}")
@@ -192,7 +196,8 @@ class Experiment(Loaded):
                 raise self.error(("figures", i), "needs trajectory: {slots: ...} in the experiment")
             if not values:
                 raise self.error(("figures", i), "there is no axis to draw against")
-            others = [name for name, axis in values.items() if len(axis) > 1 and name != figure.x]
+            drawn = (figure.x, figure.y) if plane else (figure.x,)
+            others = [name for name, axis in values.items() if len(axis) > 1 and name not in drawn]
             if others and (figure.x is not None or len(others) > 1):
                 raise self.error(("figures", i), f"axis {others[0]} varies too; a figure has one axis that varies")
 

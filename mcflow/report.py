@@ -18,6 +18,7 @@ from mcflow.schema import MEASURED, OWN_DIMS, VARIABLES
 if TYPE_CHECKING:
     import xarray as xr
 
+    from mcflow.stability import Judgement
     from mcflow.tune import Tuning
 
 #: Columns of `mcflow show` where there is an exact law to compare with, and where there is none.
@@ -272,6 +273,17 @@ def _precision_lines(dataset: xr.Dataset) -> list[str]:
         f"Replications until the half width of {until['metric']} is {100 * until['relative']:g} % of its mean: {took}."
     )
     return [line, f"{missed} point(s) did not get there in {until['most']}."] if missed else [line]
+
+
+def judgement_table(judgements: tuple[Judgement, ...], time_unit: str) -> Table:
+    """Rates, what they were judged, and the drift that decided."""
+    table = Table()
+    for title in (f"rate, requests/{time_unit}", "state", f"drift of the line, requests/{time_unit}", "slots a run"):
+        table.add_column(title, justify="left" if title == "state" else "right", no_wrap=True)
+    for j in judgements:
+        state = j.state if j.reason == "drift" else f"{j.state} ({j.reason})"
+        table.add_row(f"{j.rate:.6g}", state, with_error(j.drift, j.half_width), f"{j.slots:,}")
+    return table
 
 
 def tuning_table(tuning: Tuning, parameter: str, objective: str) -> Table:

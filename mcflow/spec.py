@@ -478,7 +478,7 @@ class RunSpec(Strict):
 class FigureSpec(Strict):
     """One figure drawn after the run, see `mcflow.plot`; of some of the policies, where it names them."""
 
-    kind: Literal["overflow", "stability", "metric", "comparison", "usage"]
+    kind: Literal["overflow", "stability", "metric", "comparison", "usage", "map"]
     x: str | None = None
     y: str | None = None
     policies: Annotated[list[str], Field(min_length=1)] | None = None

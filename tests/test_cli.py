@@ -577,6 +577,7 @@ def test_odd_experiments_run_to_the_end(tmp_path: Path, old: str, new: str) -> N
 CUTS = {
     "overflow-vs-epsilon": ["axes.epsilon=[0.05,0.1]", "run.slots=4000"],
     "stability": ["axes.lambda=[2,5]", "run.slots=4000"],
+    "stability-map": ["axes.lambda=[10,11]", "axes.b=[11,12]", "run.slots=4000", "run.warmup=400"],
     "lmsys-overflow": ["axes.epsilon=[0.3]", "run.slots=4000"],
     "figure1-known-stable": ["axes.lambda=[10.5]", "run.slots=2000"],
     "figure1-unknown-stable": ["axes.lambda=[10.5]", "run.slots=2000"],

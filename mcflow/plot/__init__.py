@@ -13,7 +13,7 @@ from mcflow.outputs import check_outputs, replacing
 if TYPE_CHECKING:
     import xarray as xr
 
-KINDS = ("overflow", "stability", "metric", "comparison", "usage")
+KINDS = ("overflow", "stability", "metric", "comparison", "usage", "map")
 SUFFIXES = (".png", ".pdf", ".svg")
 
 
@@ -30,12 +30,12 @@ def figure(
     ----------
     dataset : xarray.Dataset
         As `mcflow.load` returns it. Axes other than ``x`` must have one value; select first.
-    kind : {"overflow", "stability", "metric", "comparison", "usage"}, optional
+    kind : {"overflow", "stability", "metric", "comparison", "usage", "map"}, optional
         By default ``overflow`` where there is an exact law, else ``metric``.
     x : str, optional
         Axis to plot against; by default the one that varies.
     y : str, optional
-        Result to plot (kind ``metric``).
+        Result to plot (kind ``metric``), or the second axis (kind ``map``).
     policies : list of str, optional
         Labels of the policies to draw; by default all.
 
@@ -61,21 +61,24 @@ def figure(
     axes = [str(d) for d in dataset.sizes if d not in OWN_DIMS]
     vary = varying(dataset)
     if x is None:
-        if len(vary) > 1:
+        if len([axis for axis in vary if kind != "map" or axis != y]) > 1:
             raise InputError(
                 f"several axes vary ({', '.join(vary)}); choose one and select values of the others", where="--x"
             )
         if not axes:
             raise InputError("the experiment has no axis to plot against; use mcflow show", where="--x")
-        x = vary[0] if vary else axes[0]
+        x = next((axis for axis in (*vary, *axes) if kind != "map" or axis != y), axes[0])
     if x not in axes:
         raise InputError(f"no axis {x!r}; there are: {', '.join(axes) or 'none'}", where="--x")
-    others = [axis for axis in vary if axis != x]
+    drawn = (x, y) if kind == "map" else (x,)
+    if kind == "map" and (y not in axes or y == x):
+        raise InputError(f"a map needs a second axis; there are: {', '.join(axes)}", where="--y")
+    others = [axis for axis in vary if axis not in drawn]
     if others:
         raise InputError(
             f"axis {others[0]} varies too; run with --set axes.{others[0]}=[...] or select in Python", where="--x"
         )
-    if y is not None and (y not in VARIABLES or y == "verdict" or f"{y}" not in dataset):
+    if kind != "map" and y is not None and (y not in VARIABLES or y == "verdict" or f"{y}" not in dataset):
         raise InputError(f"no result {y!r}; see mcflow show --columns", where="--y")
     if policies is not None:
         for label in policies:
@@ -85,7 +88,7 @@ def figure(
         dataset = dataset.sel(policy=policies)
     if kind == "usage" and "trajectory_usage" not in dataset:
         raise InputError("the experiment kept no course of usage; give it trajectory: {slots: ...}", where="--kind")
-    flat = dataset.isel({axis: 0 for axis in axes if axis != x})
+    flat = dataset.isel({axis: 0 for axis in axes if axis not in drawn})
     plain = [str(label).replace("$", r"\$") for label in flat["policy"].values]  # no mathematics in labels
     flat = flat.assign_coords(policy=np.array(plain, dtype=object))
     with style():
