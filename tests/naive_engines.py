@@ -11,6 +11,8 @@ What the model leaves open is settled here:
   seen is not executed, but its arrivals have arrived.
 - Without victims nothing is rejected, so that a cut ``max_new`` may be less than the output; what
   SGLang reserves for such a request can become negative.
+- A ``max_new`` cut to what fits beside the prompt makes SGLang need the whole cache, and it wants
+  less: such a request blocks the queue (unless it is beyond 4096).
 - Generated tokens (victims, SGLang's reserve and its ratio) are those before this iteration.
 - greedy and trt-max-util ask for ``l + 1`` whatever the accounting; vllm and sglang for what the
   request holds in its first iteration.
