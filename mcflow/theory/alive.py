@@ -26,6 +26,10 @@ REACH, BEYOND = 12.0, 40
 GUIDE = 64
 
 
+#: Probability of somebody alive from which an age is drawn each time, and not only when a jump leads to it.
+HOT = 0.2
+
+
 class AliveTables(NamedTuple):
     """Tables of the tilted law of the usage, for `mcflow.theory.draws.draw_usages`.
 
@@ -40,6 +44,11 @@ class AliveTables(NamedTuple):
     least: np.ndarray  #: count that ``count_cdf[..., 0]`` belongs to, int64 (kinds, ages)
     count_cdf: np.ndarray  #: distribution of the number alive, float64 (kinds, ages, counts)
     count_guide: np.ndarray  #: first index with cdf > i / cells, int32 (kinds, ages, cells)
+    hot: np.ndarray  #: ages (minus 1) where somebody is likely alive, int64 (hot,)
+    cold: np.ndarray  #: the other ages (minus 1), int64 (cold,)
+    some: np.ndarray  #: probability that somebody is alive in the kind with more activations, float64 (ages,)
+    hazard: np.ndarray  #: cumulated ``-log(1 - some)`` of the cold ages, from 0, float64 (cold + 1,)
+    hazard_guide: np.ndarray  #: first cold age with hazard[. + 1] > i / cells of all, int64 (cells + 1,)
     lone: np.ndarray  #: the prompt, in tokens, where an age has only one, else -1, int64 (ages,)
     living: np.ndarray  #: entries with o >= j, int64 (ages,)
     weight: np.ndarray  #: cumulated tilted weight of the entries, outputs descending, float64 (entries,)
@@ -59,12 +68,12 @@ def alive_tables(ages: Ages, activations: Independent | Phases, tilt: float) -> 
     activations : Independent or Phases
         Of the budget.
     tilt : float
-        t >= 0, per token.
+        t >= 0, per token, at most `steepest`.
 
     Raises
     ------
     InputError
-        If the tables would not fit into memory, or the tilt is too steep for one scale of weights.
+        If the tables would not fit into memory.
     """
     log_moment = ages.moments(np.array([tilt]))[0][:, 0]
     with np.errstate(divide="ignore"):
@@ -83,8 +92,13 @@ def alive_tables(ages: Ages, activations: Independent | Phases, tilt: float) -> 
     cells = min(GUIDE, 1 << (cdf.shape[-1] - 1).bit_length())
     guide = np.stack([(cdf <= i / cells).sum(axis=-1, dtype=np.int32) for i in range(cells)], axis=-1)
     return AliveTables(
-        float(tilt), phase / phase[-1], whole, place, first, cdf, guide, *_prompts(ages, tilt)
+        float(tilt), phase / phase[-1], whole, place, first, cdf, guide, *_jumps(first, cdf), *_prompts(ages, tilt)
     )  # fmt: skip
+
+
+def steepest(ages: Ages) -> float:
+    """Steepest tilt at which the weights of all prompts are numbers on one scale."""
+    return SAFE / max(1, int(ages.last.max() - ages.first.min()))
 
 
 def _counts(activations: Independent | Phases, log_alive: Array, log_gone: Array) -> tuple[Array, Array]:
@@ -161,25 +175,38 @@ def _affordable(size: int) -> None:
         raise InputError(f"sampling would need tables of {size} numbers (at most {LARGEST}); use coarser tokens")
 
 
+def _jumps(least: Array, cdf: Array) -> tuple[Array, ...]:
+    """The fields of `AliveTables` from ``hot`` to ``hazard_guide``."""
+    none = np.where(least[-1] > 0, 0.0, cdf[-1, :, 0])
+    cold = np.flatnonzero(1 - none < HOT)
+    hazard = np.append(0.0, np.cumsum(-np.log(none[cold])))
+    return np.flatnonzero(1 - none >= HOT), cold, 1 - none, hazard, _guide(hazard[1:])
+
+
+def _guide(rising: Array) -> Array:
+    """Where to start a search in a cumulated weight: first index with value > i / cells of the last."""
+    if not len(rising):
+        return np.zeros(2, np.int64)
+    cells = 1 << min(20, (len(rising) - 1).bit_length())
+    index = np.searchsorted(rising, np.arange(cells + 1) / cells * rising[-1], side="right")
+    return np.minimum(index, len(rising) - 1)
+
+
 def _prompts(ages: Ages, tilt: float) -> tuple[Array, ...]:
     """The last fields of `AliveTables`, from ``lone`` on."""
     _affordable(ages.pairs)
     output, run, share = (column[::-1] for column in ages.entries)
     scale = tilt * ages.first + log_mean_exp(ages.size, np.array(tilt))
-    if np.ptp(scale) > SAFE:
-        raise InputError("the capacity is too near the largest usage possible to be sampled; the exact law can tell")
     weight = np.cumsum(share * np.exp(scale - scale.max())[run])
     living = np.searchsorted(-output, -ages.age, side="right")
     low, high = np.minimum.accumulate(ages.first[run]), np.maximum.accumulate(ages.last[run])
     lone = np.where(low == high, low, -1)[living - 1]
-    cells = 1 << min(20, (len(weight) - 1).bit_length())
-    guide = np.searchsorted(weight, np.arange(cells + 1) / cells * weight[-1], side="right")
     span = ages.size.astype(float) if tilt == 0 else -np.expm1(-tilt * ages.size)
     return (
         lone,
         living,
         weight,
-        np.minimum(guide, len(weight) - 1),
+        _guide(weight),
         run.astype(np.int32),
         ages.last,
         np.where(ages.size == 1, 0.0, span),

@@ -11,6 +11,7 @@ from mcflow.theory.alive import AliveTables
 
 SHIFT = np.uint64(11)
 UNIT = 2.0**-53
+BELOW_ONE = 1.0 - UNIT
 
 
 @njit(inline="always")
@@ -25,13 +26,23 @@ def _first_above(values, bound, low, high):  # type: ignore[no-untyped-def]
     return low
 
 
+@njit(inline="always")
+def _search(rising, guide, bound, high):  # type: ignore[no-untyped-def]
+    """`_first_above` in [0, high] of a cumulated weight with its guide."""
+    cells = len(guide) - 1
+    cell = min(int(bound / rising[-1] * cells), cells - 1)
+    return _first_above(rising, bound, guide[cell], min(guide[cell + 1], high))
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
 def draw_usages(words: np.ndarray, usage: np.ndarray, tables: AliveTables) -> tuple[int, int]:
     """Draw usages until ``usage`` is full or the words run out.
 
-    One word for the phase (if there are several), one for each age whose number of living
-    requests is not certain, and for each living request one that picks its entry, and another
-    for the prompt within a run of several.
+    Ages are independent, so their order is free: first all *hot* ages, each by inversion of its
+    count, then *cold* ones, jumping from one where somebody may be alive to the next. Words: one
+    for the phase (if there are several), one a hot age whose count is not certain, one a jump and
+    one its count, and for each living request one that picks its entry and another for the prompt
+    within a run of several.
 
     Parameters
     ----------
@@ -47,9 +58,10 @@ def draw_usages(words: np.ndarray, usage: np.ndarray, tables: AliveTables) -> tu
     drawn, used : int
         Samples that are complete, and the words that these took: the next sample starts there.
     """
-    (tilt, phases, whole, place, least, cdf, guide, lone, living, weight, weight_guide, run, last, span) = tables
-    cells, weight_cells = guide.shape[2], len(weight_guide) - 1
-    scale = weight_cells / weight[-1]
+    (tilt, phases, whole, place, least, cdf, guide, hot, cold, some, hazard, hazard_guide,
+     lone, living, weight, weight_guide, run, last, span) = tables  # fmt: skip
+    cells = guide.shape[2]
+    rising = hazard[1:]
     at = 0
     for s in range(len(usage)):
         start = at
@@ -60,15 +72,33 @@ def draw_usages(words: np.ndarray, usage: np.ndarray, tables: AliveTables) -> tu
             phase = _first_above(phases, (words[at] >> SHIFT) * UNIT, 0, len(phases) - 1)
             at += 1
         total = 0
-        for j in range(len(lone)):
+        i, spent = 0, 0.0
+        while True:
+            if at + 2 > len(words):
+                return s, start
+            low = 0.0
+            if i < len(hot):
+                j = hot[i]
+                i += 1
+            else:
+                # Nobody is alive in the cold ages up to the next point of a Poisson process on the hazard.
+                spent -= math.log1p(-((words[at] >> SHIFT) * UNIT))
+                at += 1
+                if spent >= hazard[-1]:
+                    break
+                k = _search(rising, hazard_guide, spent, len(cold) - 1)
+                spent = rising[k]
+                j = cold[k]
+                low = 1.0 - some[j]
             # n_j of this phase, less floor(b); as `Phases.numbers`.
             kind = whole[j] + (place[j + 1] > phase) - (place[j] > phase)
             count = least[kind, j]
             if cdf[kind, j, 0] < 1.0:
-                if at == len(words):
-                    return s, start
+                # After a jump: given that the kind with more activations would have somebody alive.
                 u = (words[at] >> SHIFT) * UNIT
                 at += 1
+                if low > 0.0:
+                    u = min(low + some[j] * u, BELOW_ONE)
                 k = guide[kind, j, int(u * cells)]
                 while cdf[kind, j, k] <= u:
                     k += 1
@@ -79,13 +109,11 @@ def draw_usages(words: np.ndarray, usage: np.ndarray, tables: AliveTables) -> tu
                 continue
             if at + 2 * count > len(words):
                 return s, start
-            end = living[j] - 1
             for _ in range(count):
-                share = (words[at] >> SHIFT) * UNIT * weight[end]
+                end = living[j] - 1
+                bound = (words[at] >> SHIFT) * UNIT * weight[end]
                 at += 1
-                cell = int(share * scale)
-                entry = _first_above(weight, share, weight_guide[cell], min(weight_guide[cell + 1], end))
-                r = run[entry]
+                r = run[_search(weight, weight_guide, bound, end)]
                 total += last[r]
                 if span[r] > 0.0:
                     u = (words[at] >> SHIFT) * UNIT

@@ -167,7 +167,7 @@ def importance_estimate(
         relative_error = RELATIVE_ERROR
     # The purpose of the stream is importance alone; points of a curve do not share samples.
     words = stream(seed, f"{budget.law} {budget.mean} {capacity}", 0, "importance")
-    sampler = TiltedSampler(usage, solve_tilt(usage.cumulants, float(capacity)), words)
+    sampler = TiltedSampler(usage, tilt_of(usage, capacity), words)
     most = MOST if samples is None else samples
     drawn, hits, total, squares = 0, 0, 0.0, 0.0
     start = time.perf_counter()
@@ -181,9 +181,10 @@ def importance_estimate(
         squares += float((weight * weight).sum())
         if seconds is not None and time.perf_counter() - start >= seconds:
             break
-        if relative_error is not None and drawn >= LEAST and hits:
-            if drawn * squares / total**2 - 1 <= relative_error**2 * (drawn - 1):
-                break
+        if relative_error is None or drawn < LEAST or not hits:
+            continue
+        if drawn * squares / total**2 - 1 <= relative_error**2 * (drawn - 1):
+            break
     mean = total / drawn
     deviation = math.sqrt(max(0.0, squares / drawn - mean**2) / (drawn - 1))
     log_scale = sampler.log_total - sampler.tilt * (capacity + 1)
@@ -200,6 +201,17 @@ def importance_estimate(
         exact=exact,
         seconds=time.perf_counter() - start,
     )
+
+
+def tilt_of(usage: Saturated, capacity: int) -> float:
+    """The tilt t >= 0 to sample with: ``K'(t) = M``, unless that is too steep to be sampled.
+
+    Any tilt serves. Next to the largest usage possible the solution leaves shorter prompts weights
+    below e^-600, and so may the tilt be a little less steep.
+    """
+    from mcflow.theory.alive import steepest
+
+    return min(solve_tilt(usage.cumulants, float(capacity)), steepest(usage.ages))
 
 
 class TiltedSampler:
@@ -251,6 +263,23 @@ def _check(
         raise InputError(f"samples must be >= 2, got {samples}")
     if lengths.max_output > LONGEST:
         raise InputError(f"sampling goes age by age: outputs must be <= {LONGEST} tokens, got {lengths.max_output}")
+
+
+def importance_report(estimate: ImportanceEstimate) -> dict[str, int | float | bool | str | None]:
+    """The estimate as plain numbers for ``mcflow theory --importance``, keys ``importance_...``."""
+    log10 = estimate.log10_probability
+    return {
+        "importance_probability": estimate.probability,
+        "importance_standard_error": estimate.standard_error,
+        "importance_relative_error": estimate.relative_error,
+        "importance_log10_probability": log10 if math.isfinite(log10) else None,
+        "importance_z": estimate.z,
+        "importance_samples": estimate.samples,
+        "importance_effective_samples": estimate.effective_samples,
+        "importance_tilt": estimate.tilt,
+        "importance_certain": estimate.certain,
+        "importance_seconds": estimate.seconds,
+    }
 
 
 def _certain(probability: float) -> ImportanceEstimate:
