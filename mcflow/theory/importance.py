@@ -12,8 +12,9 @@ whatever the budget. A credit budget needs no tilt for each phase: K is that of 
 and the phase is part of what is drawn.
 
 No weight exceeds ``exp(K(t) - t (M + 1))``. So the relative variance of one sample is below the
-Chernoff bound over the probability, which grows like the square root of the depth
-(log 1/P): 3 at 1e-2, 16 at 1e-38 (Sadowsky and Bucklew 1990; Asmussen and Glynn 2007, VI.2).
+Chernoff bound over the probability. For sums of many requests it grows like the square root of the depth
+log 1/P (paper's classes: 2 at 6e-2, 14 at 2e-38), the relative error like the fourth root (Sadowsky and
+Bucklew 1990; Asmussen and Glynn 2007, chapter VI).
 """
 
 from __future__ import annotations
