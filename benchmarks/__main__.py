@@ -17,7 +17,7 @@ import numpy as np
 from rich.console import Console
 
 import mcflow
-from benchmarks import against_c, against_naive, contract, memory, projection, scaling, speed
+from benchmarks import against_c, against_naive, contract, importance, memory, projection, scaling, speed
 from benchmarks.report import Section, cpu_name
 
 #: Narrowest console that holds every table.
@@ -55,6 +55,7 @@ def main() -> None:
         partial(contract.run_time, rounds),
         partial(contract.start, 3),
         partial(projection.run, rounds),
+        partial(importance.run, 1),
     )
     numbers = {}
     for run in sections:

@@ -211,13 +211,21 @@ def theory(
         str | None, typer.Option(help="Mean activation budget b; one a class (4,4,4) for Algorithm 1.")
     ] = None,
     law: Annotated[str, typer.Option(help="Budget law: constant, credit, bernoulli, poisson or uniform.")] = "credit",
+    importance: Annotated[
+        bool, typer.Option("--importance", help="Estimate the overflow by importance sampling too.")
+    ] = False,
+    relative_error: Annotated[float, typer.Option(help="Relative standard error that --importance goes to.")] = 0.005,
+    seed: Annotated[int, typer.Option(help="Root seed of --importance.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Capacity, stability conditions, exact overflow law and bounds."""
     from mcflow import report
     from mcflow.commands import theory_of
 
-    values = theory_of(capacity=capacity, workload=workload, budget=budget, law=law)
+    values = theory_of(
+        capacity=capacity, workload=workload, budget=budget, law=law, importance=importance,
+        relative_error=relative_error, seed=seed,
+    )  # fmt: skip
     if as_json:
         _print_json(values)
     else:

@@ -335,8 +335,17 @@ def _rejections(outcome: Outcome, capacity: int) -> list[str]:
     return [f"{count} request(s) can never fit into M = {capacity} and were rejected on arrival{first}"]
 
 
-def theory_of(*, capacity: int, workload: Path | None, budget: str | None, law: str) -> dict[str, Any]:
-    """Report of ``mcflow theory``; see `mcflow.theory.theory_report`.
+def theory_of(
+    *,
+    capacity: int,
+    workload: Path | None,
+    budget: str | None,
+    law: str,
+    importance: bool = False,
+    relative_error: float | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Report of ``mcflow theory``; see `mcflow.theory.theory_report` and `mcflow.theory.importance`.
 
     Raises
     ------
@@ -351,6 +360,8 @@ def theory_of(*, capacity: int, workload: Path | None, budget: str | None, law: 
     file = WorkloadFile(workload)
     try:
         if budget is not None and "," in budget:
+            if importance:
+                raise InputError("--importance is for one budget, that of Algorithm 2: class budgets leave no chance")
             if law != "credit":
                 raise InputError("class budgets have no law; give one budget for Algorithm 2 or leave --law out")
             return class_budget_report(
@@ -361,7 +372,31 @@ def theory_of(*, capacity: int, workload: Path | None, budget: str | None, law: 
         chosen = None if budget is None else Budget.of(budget, law)
     except InputError as error:
         raise error.at("--budget") from None
-    return theory_report(file.lengths, capacity, budget=chosen, rate=file.rate)
+    report = theory_report(file.lengths, capacity, budget=chosen, rate=file.rate)
+    return report | _importance(file, capacity, chosen, report, relative_error, seed) if importance else report
+
+
+def _importance(
+    file: WorkloadFile,
+    capacity: int,
+    budget: Budget | None,
+    report: dict[str, Any],
+    relative_error: float | None,
+    seed: int,
+) -> dict[str, Any]:
+    """What ``--importance`` adds to the report of ``mcflow theory``."""
+    from mcflow.theory.importance import importance_estimate, importance_report
+
+    if budget is None:
+        raise InputError("needs --budget b, the budget of Algorithm 2", where="--importance")
+    _bounded("--seed", seed, 0, 2**63 - 1)
+    try:
+        estimate = importance_estimate(
+            file.lengths, capacity, budget, seed=seed, relative_error=relative_error, exact=report["overflow_exact"]
+        )
+    except InputError as error:
+        raise error.at("--importance") from None
+    return importance_report(estimate)
 
 
 def stability_of(

@@ -12,7 +12,7 @@ import hashlib
 
 import numpy as np
 
-PURPOSES = {"arrivals": 1, "lengths": 2, "policy": 3, "predictions": 4}
+PURPOSES = {"arrivals": 1, "lengths": 2, "policy": 3, "predictions": 4, "importance": 5}
 
 
 def stream(seed: int, key: str, replication: int, purpose: str) -> np.random.PCG64DXSM:
@@ -27,8 +27,8 @@ def stream(seed: int, key: str, replication: int, purpose: str) -> np.random.PCG
     replication : int
         Number of the replication, from 0.
     purpose : str
-        ``arrivals`` (one word a slot), ``lengths``, ``policy`` (one word a slot), or
-        ``predictions`` (one word a request).
+        ``arrivals`` (one word a slot), ``lengths``, ``policy`` (one word a slot),
+        ``predictions`` (one word a request), or ``importance`` (samples of the saturated process).
     """
     digest = hashlib.sha256(key.encode()).digest()[:16]
     words = [int.from_bytes(digest[i : i + 4], "little") for i in range(0, 16, 4)]

@@ -137,6 +137,12 @@ class Phases:
     ----------
     weight : ndarray, shape (phases,)
         Shares of time.
+    few : int
+        floor(b): every n_j is this or one more.
+    whole : ndarray of int64, shape (ages,)
+        n_j of a phase that neither gains nor loses: ``floor(j b) - floor((j-1) b)``.
+    place : ndarray of int64, shape (ages + 1,)
+        Number of the phase that begins at frac(j b), j = 0 ... ages.
     span, power : int
         Any ``span`` consecutive ages hold at least ``power`` activations.
     """
@@ -147,19 +153,20 @@ class Phases:
         points = sorted({rest for _, rest in marks})
         place = {point: i for i, point in enumerate(points)}
         self.weight = np.array([(b - a) / q for a, b in zip(points, [*points[1:], q], strict=True)])
-        self.power = max(1, p // q)
+        self.few = p // q
+        self.power = max(1, self.few)
         self.span = 1 if p >= q else -(-q // p)
-        self._whole = np.diff([whole for whole, _ in marks])
-        self._place = np.array([place[rest] for _, rest in marks])
+        self.whole = np.diff([whole for whole, _ in marks])
+        self.place = np.array([place[rest] for _, rest in marks])
         # Crossing frac(j b) moves one activation from age j to age j + 1.
-        crossing = np.argsort(self._place[1:], kind="stable")
-        self._crossing = crossing[self._place[1:][crossing] > 0]
-        self._groups = np.searchsorted(self._place[1:][self._crossing], np.arange(1, len(points)))
+        crossing = np.argsort(self.place[1:], kind="stable")
+        self._crossing = crossing[self.place[1:][crossing] > 0]
+        self._groups = np.searchsorted(self.place[1:][self._crossing], np.arange(1, len(points)))
 
     def numbers(self, phases: Array) -> Array:
         """n_j of some phases, int64, shape (phases, ages)."""
-        above = (self._place > phases[:, None]).astype(np.int64)
-        return self._whole + above[:, 1:] - above[:, :-1]
+        above = (self.place > phases[:, None]).astype(np.int64)
+        return self.whole + above[:, 1:] - above[:, :-1]
 
     def spread(self, rows: Array) -> Array:
         """``sum_j n_j(u) rows[j]`` for every phase, shape (ages, ...) -> (phases, ...)."""

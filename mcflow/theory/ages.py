@@ -47,6 +47,8 @@ class Ages:
         Ends of the distinct runs of prompt lengths.
     gone : ndarray, shape (ages,)
         ``P(o < j)``, summed on its own so that it is exactly 0 where no output is shorter.
+    pairs : int
+        Number of (output, run) pairs in `entries`.
     tabled : bool
         Whether the table of P(run, o >= j) is small enough to keep.
     """
@@ -61,6 +63,7 @@ class Ages:
         self.count = law.max_output
         self.age = np.arange(1, self.count + 1, dtype=np.int64)
         self._shortest, self._longest = law.output_min[order], law.output_max[order]
+        self.pairs = int((self._longest - self._shortest + 1).sum())
         self._probability = law.probability[order]
         self._starts = np.searchsorted(which[order], np.arange(len(runs)))
         self._run = which[order]
@@ -100,7 +103,7 @@ class Ages:
         """
         if self._table is not None:
             return self._table @ values
-        output, run, share = self._entries
+        output, run, share = self.entries
         sums = np.empty((self.count, values.shape[1]), dtype=values.dtype)
         step = max(1, KEEP // 8 // len(run))
         first = np.searchsorted(output, self._outputs)
@@ -113,7 +116,7 @@ class Ages:
         return sums
 
     @cached_property
-    def _entries(self) -> tuple[Array, Array, Array]:
+    def entries(self) -> tuple[Array, Array, Array]:
         """Every (output, run) pair with its probability, by output: the law of a long trace."""
         length = self._longest - self._shortest + 1
         cell = np.repeat(np.arange(len(length)), length)
@@ -125,7 +128,7 @@ class Ages:
     @cached_property
     def _outputs(self) -> Array:
         """The output lengths that occur, ascending."""
-        return np.unique(self._entries[0])
+        return np.unique(self.entries[0])
 
     @cached_property
     def extremes(self) -> tuple[Array, Array]:

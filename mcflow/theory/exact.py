@@ -70,7 +70,7 @@ def overflow_probability(law: LengthLaw, budget: Budget, capacity: int) -> float
         An `InputError`: usage spread over more lattice points, or more ages and frequencies
         to evaluate, than a few minutes allow.
     """
-    usage = _Saturated(law, budget)
+    usage = Saturated(law, budget)
     low, high = usage.support()
     if capacity < low:
         return 1.0
@@ -107,7 +107,7 @@ def distribution(law: LengthLaw, budget: Budget) -> tuple[Array, Array]:
         Consecutive values in tokens; less than 1e-17 of the mass lies outside.
     probability : ndarray of float64, shape (values,)
     """
-    usage = _Saturated(law, budget)
+    usage = Saturated(law, budget)
     low, high = usage.support()
     first, last = (low, low) if low == high else usage.window(0.0)
     lattice = Lattice.over(last - first + 1)
@@ -118,8 +118,8 @@ def distribution(law: LengthLaw, budget: Budget) -> tuple[Array, Array]:
     return np.arange(first, last + 1), np.maximum(mass, 0.0)
 
 
-class _Saturated:
-    """The saturated usage of one law and budget."""
+class Saturated:
+    """The saturated usage of one law and budget: what its law and its samples are made of."""
 
     def __init__(self, law: LengthLaw, budget: Budget) -> None:
         self.ages: Ages = ages_of(law)
