@@ -11,6 +11,7 @@ Longer than most files here, because a format, its cells and its errors are read
 from __future__ import annotations
 
 import csv
+import dataclasses
 import difflib
 import gzip
 import io
@@ -126,7 +127,9 @@ class Trace:
         return (len(self) - 1) / self.span if self.span else None
 
 
-def read_trace(path: str | Path, time_unit: str | None = None) -> Trace:
+def read_trace(
+    path: str | Path, time_unit: str | None = None, *, start: float | None = None, rows: int | None = None
+) -> Trace:
     """Read a trace: CSV or JSON Lines, gzipped or not, in any of `FORMATS`.
 
     Parameters
@@ -134,14 +137,23 @@ def read_trace(path: str | Path, time_unit: str | None = None) -> Trace:
     path : str or Path
     time_unit : {"slot", "s", "ms", "us", "ns"}, optional
         Unit of numeric stamps, in place of the format's own (plain CSV: slot).
+    start : float, optional
+        Leave out what arrives before this time (slots or seconds of the trace's clock, which may
+        have been re-based already); the first arrival that is left is then time 0.
+    rows : int, optional
+        Take so many requests, the first ones after all dropping and sorting.
 
     Raises
     ------
     InputError
         If the file cannot be read or recognised, a cell is not what its column needs (with row,
-        counted from 1, and column), or no request is left.
+        counted from 1, and column), no request is left, or there are fewer than `rows`.
     """
     where = str(path)
+    if start is not None and not (math.isfinite(start) and start >= 0):
+        raise InputError(f"start must be a finite time >= 0, got {start:g}", where=where)
+    if rows is not None and rows < 1:
+        raise InputError(f"rows must be a whole number >= 1, got {rows}", where=where)
     if time_unit is not None and time_unit not in UNITS:
         raise InputError(f"unknown time unit {time_unit!r}; accepted: {', '.join(UNITS)}", where=where)
     text = _text(path)
@@ -187,9 +199,44 @@ def read_trace(path: str | Path, time_unit: str | None = None) -> Trace:
             arrived, row = arrived[order], row[order]
             notices.append("rows out of order: sorted by arrival time, file order kept on ties")
     trace = Trace(arrived, prompt[row], output[row], row, unit, fmt.name, dropped, notices, where)
+    trace = _cut(trace, start, rows)
     if arrived is not None:
-        notices[:0] = _clock(trace, time_unit, dated)
+        trace.notices[:0] = _clock(trace, time_unit, dated)
     return trace
+
+
+def _cut(trace: Trace, start: float | None, rows: int | None) -> Trace:
+    """A trace without what arrives before `start`, then without what comes after `rows` requests."""
+    dropped, notices, where = dict(trace.dropped), list(trace.notices), trace.source
+    first, arrived = 0, trace.arrived
+    if start is not None:
+        if arrived is None:
+            raise InputError("has no arrival times, so start cannot apply; leave it out", where=where)
+        first = int(np.searchsorted(arrived, start))
+        if first == len(trace):
+            raise InputError(
+                f"no requests: all arrive before start {start:.15g}, the last at {arrived[-1]:.15g}", where=where
+            )
+        if first:
+            dropped["before start"] = first
+            notices.append(
+                f"{first} requests before {start:.15g} left out; the clock is re-based: the first arrival, "
+                f"{arrived[first]:.15g}, is now 0"
+            )
+        arrived = arrived - arrived[first] if first else arrived
+    left = len(trace) - first
+    if rows is not None and rows > left:
+        why = "".join(f", {reason}: {count} left out" for reason, count in dropped.items())
+        raise InputError(f"{rows} rows asked for, but there are {left}{why}; ask for at most {left}", where=where)
+    last = len(trace) if rows is None else first + rows
+    if last < len(trace):
+        dropped["after the rows asked for"] = len(trace) - last
+        notices.append(f"the first {rows} of {left} requests taken, as asked")
+    part = slice(first, last)
+    return dataclasses.replace(
+        trace, arrived=None if arrived is None else arrived[part], prompt=trace.prompt[part],
+        output=trace.output[part], row=trace.row[part], dropped=dropped, notices=notices,
+    )  # fmt: skip
 
 
 def _text(path: str | Path) -> str:
