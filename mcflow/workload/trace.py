@@ -117,6 +117,11 @@ class Trace:
         return len(self.prompt)
 
     @property
+    def length_unit(self) -> str:
+        """What lengths are counted in: tokens, or words."""
+        return "words" if any(fmt.words for fmt in FORMATS if fmt.name == self.format) else "tokens"
+
+    @property
     def span(self) -> float | None:
         """Slots from the first to the last arrival, None without times."""
         return None if self.arrived is None else float(self.arrived[-1] - self.arrived[0])
