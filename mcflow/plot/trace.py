@@ -16,7 +16,10 @@ from mcflow.workload.trace import Trace
 MARGINAL, JOINT = 24, 12
 
 #: Legends stand above the panels, where no line can run through them.
-ABOVE: dict[str, Any] = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "ncols": 3, "borderaxespad": 0.2}
+ABOVE: dict[str, Any] = {
+    "loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "ncols": 3, "borderaxespad": 0.2,
+    "handlelength": 1.5, "handletextpad": 0.4, "columnspacing": 1.0,
+}  # fmt: skip
 
 
 def draw(trace: Trace) -> Any:
@@ -99,7 +102,7 @@ def _joint(figure: Any, axis: Any, trace: Trace) -> None:
     area = np.outer(np.diff(np.log10(across)), np.diff(np.log10(up)))
     density = np.ma.masked_equal(counts / len(trace) / area, 0)
     low, high = float(density.min()), float(density.max())
-    norm = LogNorm(low, high if high > low else 10 * low)
+    norm = LogNorm(low, max(high, 10 * low))
     mesh = axis.pcolormesh(across, up, density.T, norm=norm, cmap="viridis", rasterized=True)
     axis.set_xscale("log")
     axis.set_yscale("log")
