@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import gzip
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mcflow.errors import InputError
+from mcflow.workload import trace as trace_module
 from mcflow.workload.trace import FORMATS, Trace, read_trace
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -412,6 +416,22 @@ def test_shared_lmsys_rows_with_positive_lengths() -> None:
     work = trace.prompt * trace.output + trace.output * (trace.output + 1) // 2
     assert len(trace) == 59915
     assert work.mean() == pytest.approx(33306.76677, abs=1e-5)
+
+
+@settings(max_examples=300)
+@given(st.lists(st.tuples(st.integers(-(10**13), 10**13), st.integers(0, 12)), min_size=1, max_size=5), st.booleans())
+def test_rebasing_rounds_the_difference_of_what_is_written_once(parts: list[tuple[int, int]], exponent: bool) -> None:
+    cells = [f"{number}E-{digits}" if exponent else str(Decimal(number).scaleb(-digits)) for number, digits in parts]
+    cells = [cell if "." in cell or "E" in cell else f"{cell}.0" for cell in cells]
+    stamps, dated = trace_module._stamps(cells, FORMATS[0], "x")
+    assert stamps is not None and not dated
+    assert [float(x) for x in stamps] == [float(cell) for cell in cells]
+    found = trace_module._differences(stamps, cells, 0)
+    assert [float(x) for x in found] == [float(Decimal(cell) - Decimal(cells[0])) for cell in cells]
+
+
+def test_times_too_far_apart_for_numbers(tmp_path: Path) -> None:
+    assert "further apart than numbers reach" in mistake(write(tmp_path, PLAIN + "-1.7e308,1,1\n1.7e308,1,1\n"))
 
 
 CUT = PLAIN + "0,1,1\n2.5,2,1\n3,0,1\n7,4,1\n5,3,1\n"
