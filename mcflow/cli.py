@@ -435,10 +435,10 @@ def fit_lengths(
         raise InputError("must end in .csv", where=str(output))
     check_outputs(output, inputs=(file,))
     trace = read_trace(file)
-    for notice in trace.notices:
-        print(f"mcflow: {notice}", file=sys.stderr)
     fitted = fit(trace)
     write_fit(fitted, output)
+    for notice in trace.notices:
+        print(f"mcflow: {notice}", file=sys.stderr)
     cells, off = len(fitted.law.weight), 100 * (fitted.law_work / fitted.rows_work - 1)
     print(f"E[w] of {len(trace):,} rows:   {fitted.rows_work:.10g}")
     print(f"E[w] of {cells:,} cells:  {fitted.law_work:.10g} ({off:+.2g} %)")

@@ -73,7 +73,8 @@ def _edges(lengths: np.ndarray, decade: int) -> np.ndarray:
     count = max(1, round(decade * np.log10((high + 1) / low)))
     starts = np.unique(np.round(np.geomspace(low, high + 1, count + 1)))
     edges: np.ndarray = starts - 0.5
-    return edges
+    # Bins of a very long length would have no width on a log axis.
+    return edges if edges[-1] > edges[0] * (1 + 1e-6) else np.array([0.999 * low, 1.001 * high])
 
 
 def _marginal(axis: Any, lengths: np.ndarray, name: str, colour: str) -> None:

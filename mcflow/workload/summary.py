@@ -142,10 +142,10 @@ def dispersion(arrived: np.ndarray | None, width: float) -> float | None:
 def rate_windows(arrived: np.ndarray | None, parts: int = PARTS) -> dict[str, Any] | None:
     """Rate in equal parts of the span: ``width`` of a part and ``rates`` (requests a slot or second).
 
-    None without times or where no time passes.
+    None without times, where no time passes, or more or less of it than could be drawn.
     """
     span = _span(arrived)
-    if arrived is None or span is None or not span / parts > 1e-300:
+    if arrived is None or span is None or not 1e-100 < span / parts < 1e100:
         return None
     part = np.minimum((arrived - arrived[0]) / (span / parts), parts - 1).astype(np.int64)
     return {"width": span / parts, "rates": (np.bincount(part, minlength=parts) / (span / parts)).tolist()}
@@ -203,7 +203,8 @@ def fit(trace: Trace) -> Fit:
         at = int(column.argmax())
         if column[at] > LONGEST:
             place = f"{trace.source}: row {int(trace.row[at]) + 1}"
-            raise InputError(f"{name} {column[at]}: a length histogram holds lengths up to {LONGEST}", where=place)
+            told = f"{name} {column[at]}: a length histogram holds lengths up to {LONGEST}; leave the row out"
+            raise InputError(told, where=place)
     rows_work = mean(work(trace))
     means = [float(value) for value in (mean(trace.prompt), mean(trace.output), rows_work)]
     bins = FIRST_BINS

@@ -379,11 +379,13 @@ def _absent(cell: Any) -> bool:
 def _counts(cells: list[Any], column: str, where: str) -> np.ndarray:
     """Token counts, int64, shape (rows,); exact, or an error with the first bad row."""
     kinds = set(map(type, cells))
-    if kinds in ({int}, {str}):  # the rest (2.0, 2.5, true, null) is looked at cell by cell
+    # The rest (2.5, 1e3, true, null) is looked at cell by cell.
+    for whole in (int, _without_point) if kinds == {str} else (int,) if kinds == {int} else ():
         with suppress(ValueError):
-            values = list(map(int, cells))
+            values = list(map(whole, cells))
             if min(values) >= 0 and max(values) <= MOST:
                 return np.array(values, dtype=np.int64)
+            break
     counts = np.zeros(len(cells), dtype=np.int64)
     for i, cell in enumerate(cells):
         value = _decimal(cell)
@@ -392,6 +394,11 @@ def _counts(cells: list[Any], column: str, where: str) -> np.ndarray:
             raise InputError(expected, where=f"{where}: row {i + 1}, column {column}")
         counts[i] = int(value)
     return counts
+
+
+def _without_point(cell: str) -> int:
+    """The whole number in a cell such as 512.0."""
+    return int(cell[:-2] if cell.endswith(".0") and cell[-3:-2].isdigit() else cell)
 
 
 def _stamps(cells: list[Any], fmt: Format, where: str) -> tuple[np.ndarray | None, bool]:
