@@ -20,6 +20,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+traces = typer.Typer(help="Look at request traces, and fit length histograms to them.")
+app.add_typer(traces, name="trace")
+
 DEFAULT_SLOTS = 100_000
 
 INTERRUPTED = "interrupted; what is finished is saved, the same command goes on from there"
@@ -31,6 +34,10 @@ Service = Annotated[
     str,
     typer.Option(help="Iteration times: unit, a preset (mcflow services), PRESET:table, or a CSV file of points."),
 ]
+TraceFile = Annotated[Path, typer.Argument(help="Request trace, CSV or JSONL, gz or not.", show_default=False)]
+TimeUnit = Annotated[str | None, typer.Option(help="Unit of the trace's times: slot, s, ms, us or ns.")]
+Start = Annotated[float | None, typer.Option(help="Leave out what arrives before this time of the trace.")]
+Rows = Annotated[int | None, typer.Option(help="Take only so many rows of the trace.")]
 Scale = Annotated[str, typer.Option("--service-scale", help="Factor on iteration times.")]
 Workload = Annotated[
     Path | None, typer.Option("--workload", help="YAML file: what stands under workload:, numbers for axes.")
@@ -142,9 +149,9 @@ def simulate(
     param: Annotated[list[str] | None, typer.Option(help="K=V, one parameter of the policy; lists as 4,4,4.")] = None,
     trace: Annotated[Path | None, typer.Option(help="Request trace, CSV or JSONL, gz or not.")] = None,
     workload: Workload = None,
-    time_unit: Annotated[str | None, typer.Option(help="Unit of the trace's times: slot, s, ms, us or ns.")] = None,
-    start: Annotated[float | None, typer.Option(help="Leave out what arrives before this time of the trace.")] = None,
-    rows: Annotated[int | None, typer.Option(help="Take only so many rows of the trace.")] = None,
+    time_unit: TimeUnit = None,
+    start: Start = None,
+    rows: Rows = None,
     rate: Annotated[float | None, typer.Option(help="Scale the trace's times to this mean rate.")] = None,
     slots: Annotated[int | None, typer.Option(help="Horizon; a trace otherwise runs until drained.")] = None,
     limit: Annotated[int | None, typer.Option(help="So many requests of a workload, all served, no horizon.")] = None,
@@ -424,6 +431,68 @@ def services(
     else:
         build_service(build, model, gpu, tensor_parallel)
         print(build)
+
+
+@traces.command()
+def inspect(
+    file: TraceFile,
+    time_unit: TimeUnit = None,
+    start: Start = None,
+    rows: Rows = None,
+    as_json: Json = False,
+    figure: Annotated[Path | None, typer.Option(help="Draw lengths and rate: PNG, PDF or SVG file.")] = None,
+) -> None:
+    """Show lengths, rate, bursts and dependence of a trace."""
+    from mcflow import report
+    from mcflow.workload.summary import summarise
+    from mcflow.workload.trace import read_trace
+
+    if figure is not None:
+        from mcflow.plot import check_figure
+
+        check_figure(figure, inputs=(file,))
+    trace = read_trace(file, time_unit, start=start, rows=rows)
+    for notice in trace.notices:
+        print(f"mcflow: {notice}", file=sys.stderr)
+    summary = summarise(trace)
+    if figure is not None:
+        from mcflow.plot.trace import save
+
+        save(trace, figure)
+    if as_json:
+        _print_json(summary)
+        return
+    console = report.console()
+    for table in report.trace_tables(summary):
+        console.print(table)
+    for line in report.rate_lines(summary, console.encoding):
+        console.print(line, markup=False)
+    if figure is not None:
+        print(f"figure: {figure}")
+
+
+@traces.command(name="fit")
+def fit_lengths(
+    file: TraceFile,
+    output: Annotated[Path, typer.Option("-o", "--output", help="CSV file of the histogram.", show_default=False)],
+) -> None:
+    """Write the joint length histogram of a trace, for lengths: {kind: histogram, file: ...}."""
+    from mcflow.outputs import check_outputs
+    from mcflow.workload.summary import fit, write_fit
+    from mcflow.workload.trace import read_trace
+
+    if output.suffix.lower() != ".csv":
+        raise InputError("must end in .csv", where=str(output))
+    check_outputs(output, inputs=(file,))
+    trace = read_trace(file)
+    fitted = fit(trace)
+    write_fit(fitted, output)
+    for notice in trace.notices:
+        print(f"mcflow: {notice}", file=sys.stderr)
+    cells, off = len(fitted.law.weight), 100 * (fitted.law_work / fitted.rows_work - 1)
+    print(f"E[w] of {len(trace):,} rows:   {fitted.rows_work:.10g}")
+    print(f"E[w] of {cells:,} cells:  {fitted.law_work:.10g} ({off:+.2g} %)")
+    print(f"histogram: {output}")
 
 
 @app.command(name="policies")

@@ -270,8 +270,7 @@ def simulate_once(
     assert trace is not None
     if requests is not None:
         raise InputError("goes with --workload only; a trace takes --rows", where="--limit")
-    cut: dict[str, Any] = {"start": start, "rows": rows}
-    table = read_trace(trace, time_unit, **{name: value for name, value in cut.items() if value is not None})
+    table = read_trace(trace, time_unit, start=start, rows=rows)
     if table.arrived is None:
         raise InputError(
             "has no arrival times; to draw its lengths under Poisson arrivals, write a --workload file with "

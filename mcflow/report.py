@@ -353,3 +353,55 @@ def mapping_table(values: dict[str, Any], title: str) -> Table:
     for name, value in values.items():
         table.add_row(name.replace("_", " "), _plain(value))
     return table
+
+
+def sparkline(values: list[float], encoding: str = "utf-8") -> str:
+    """A line of bars from 0 to the largest value; blank only where a value is 0."""
+    bars = "▁▂▃▄▅▆▇█" if encoding.lower().startswith("utf") else ".:-=+*%#"
+    top = max(values)
+    return "".join(" " if not value else bars[min(int(value / top * len(bars)), len(bars) - 1)] for value in values)
+
+
+def trace_tables(summary: dict[str, Any]) -> list[Table]:
+    """Lengths and token-slots of a trace, then its other figures (of `mcflow.workload.summary.summarise`)."""
+    words, unit = summary["length_unit"], summary["time_unit"]
+    lengths = Table(title=escape(summary["file"]), title_justify="left", title_style="bold")
+    lengths.add_column("", no_wrap=True)
+    for name in summary["prompt"]:
+        lengths.add_column(f"{name[1:]} %" if name[1:].isdigit() else name, justify="right", no_wrap=True)
+    rows = {"prompt": f"prompt l, {words}", "output": f"output o, {words}", "work": f"w, {words[:-1]}-slots"}
+    for name, title in rows.items():
+        lengths.add_row(title, *(_short(value) for value in summary[name].values()))
+    values: dict[str, Any] = {"format": summary["format"], "rows kept": summary["rows"]}
+    values |= {f"rows left out, {reason}": count for reason, count in summary["dropped"].items()}
+    values |= {f"largest l + o, {words}": summary["largest_total"], "rank correlation l, o": summary["spearman"]}
+    if unit is not None:
+        values |= {
+            "span, slots" if unit == "slot" else "span, s": summary["span"],
+            f"rate, requests/{unit}": summary["rate"],
+            "CV of gaps (Poisson: 1)": summary["gap_cv"],
+        }
+        for width, value in summary["dispersion"].items():
+            plural = "s" if unit == "s" else "slot" if width == "1" else "slots"
+            values[f"dispersion of counts in {width} {plural} (Poisson: 1)"] = value
+    shown = {name: _short(value) if isinstance(value, float) else value for name, value in values.items()}
+    return [lengths, mapping_table(shown, "")]
+
+
+def rate_lines(summary: dict[str, Any], encoding: str = "utf-8") -> list[str]:
+    """The course of a trace's rate as a sparkline between bars, and its scale."""
+    windows, unit = summary["rate_windows"], summary["time_unit"]
+    if windows is None:
+        return []
+    rates = windows["rates"]
+    each = f"{windows['width']:.4g} {'s' if unit == 's' else 'slots'}"
+    return [
+        f"|{sparkline(rates, encoding)}|",
+        f"rate in {len(rates)} windows of {each}: {min(rates):.4g} to {max(rates):.4g} requests/{unit}",
+    ]
+
+
+def _short(value: float) -> str:
+    if isinstance(value, int):
+        return f"{value:,}" if abs(value) < 10**12 else f"{value:.6g}"
+    return f"{value:,.1f}" if 1000 <= abs(value) < 1e12 else f"{value:.4g}"

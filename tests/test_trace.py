@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import gzip
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mcflow.errors import InputError
+from mcflow.workload import trace as trace_module
 from mcflow.workload.trace import FORMATS, Trace, read_trace
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -412,3 +416,64 @@ def test_shared_lmsys_rows_with_positive_lengths() -> None:
     work = trace.prompt * trace.output + trace.output * (trace.output + 1) // 2
     assert len(trace) == 59915
     assert work.mean() == pytest.approx(33306.76677, abs=1e-5)
+
+
+@settings(max_examples=300)
+@given(st.lists(st.tuples(st.integers(-(10**13), 10**13), st.integers(0, 12)), min_size=1, max_size=5), st.booleans())
+def test_rebasing_rounds_the_difference_of_what_is_written_once(parts: list[tuple[int, int]], exponent: bool) -> None:
+    cells = [f"{number}E-{digits}" if exponent else str(Decimal(number).scaleb(-digits)) for number, digits in parts]
+    cells = [cell if "." in cell or "E" in cell else f"{cell}.0" for cell in cells]
+    stamps, dated = trace_module._stamps(cells, FORMATS[0], "x")
+    assert stamps is not None and not dated
+    assert [float(x) for x in stamps] == [float(cell) for cell in cells]
+    found = trace_module._differences(stamps, cells, 0)
+    assert [float(x) for x in found] == [float(Decimal(cell) - Decimal(cells[0])) for cell in cells]
+
+
+def test_times_too_far_apart_for_numbers(tmp_path: Path) -> None:
+    assert "further apart than numbers reach" in mistake(write(tmp_path, PLAIN + "-1.7e308,1,1\n1.7e308,1,1\n"))
+
+
+CUT = PLAIN + "0,1,1\n2.5,2,1\n3,0,1\n7,4,1\n5,3,1\n"
+
+
+def test_start_leaves_out_the_head_and_rebases(tmp_path: Path) -> None:
+    trace = read_trace(write(tmp_path, CUT), start=2.5)
+    assert arrivals(trace) == [0, 2.5, 4.5] and trace.row.tolist() == [1, 4, 3]
+    assert trace.dropped == {"prompt 0": 1, "before start": 1}
+    assert "1 requests before 2.5 left out; the clock is re-based: the first arrival, 2.5, is now 0" in trace.notices
+    assert trace.notices[1] == "3 requests over 4.5 slots: rate 0.4444 per slot"
+    assert arrivals(read_trace(write(tmp_path, CUT), start=0)) == [0, 2.5, 5, 7]
+    # the clock that start is read on has been re-based before
+    late = read_trace(write(tmp_path, PLAIN + "1787520000,1,1\n1787520010,1,1\n1787520011,1,1\n"), "s", start=5)
+    assert arrivals(late) == [0, 1] and late.row.tolist() == [1, 2]
+
+
+def test_rows_takes_the_first_after_dropping_and_sorting(tmp_path: Path) -> None:
+    trace = read_trace(write(tmp_path, CUT), rows=3)
+    assert arrivals(trace) == [0, 2.5, 5] and trace.prompt.tolist() == [1, 2, 3]
+    assert trace.dropped == {"prompt 0": 1, "after the rows asked for": 1}
+    assert "the first 3 of 4 requests taken, as asked" in trace.notices
+    both = read_trace(write(tmp_path, CUT), start=1, rows=1)
+    assert arrivals(both) == [0] and both.row.tolist() == [1]
+    assert len(read_trace(write(tmp_path, PLAIN + ",1,1\n,2,1\n"), rows=1)) == 1
+    assert read_trace(write(tmp_path, CUT), rows=4).dropped == {"prompt 0": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "words"),
+    [
+        (CUT, {"rows": 5}, "5 rows asked for, but there are 4, prompt 0: 1 left out"),
+        (CUT, {"rows": 4, "start": 1}, "4 rows asked for, but there are 3"),
+        (CUT, {"rows": 0}, "rows must be a whole number >= 1, got 0"),
+        (CUT, {"start": -1}, "start must be a finite time >= 0, got -1"),
+        (CUT, {"start": float("nan")}, "start must be a finite time >= 0, got nan"),
+        (CUT, {"start": 7.5}, "no requests: all arrive before start 7.5, the last at 7"),
+        (PLAIN + ",1,1\n", {"start": 0}, "has no arrival times, so start cannot apply"),
+    ],
+)
+def test_cuts_that_cannot_be(tmp_path: Path, text: str, options: dict[str, Any], words: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(InputError) as caught:
+        read_trace(path, **options)
+    assert str(caught.value).startswith(f"{path}: {words}")

@@ -95,6 +95,19 @@ def figure(
         return importlib.import_module(f"mcflow.plot.{kind}").draw(flat, x, y)
 
 
+def check_figure(target: Path, inputs: tuple[Path | None, ...] = ()) -> None:
+    """Refuse a figure file that cannot be written or would overwrite an input.
+
+    Raises
+    ------
+    InputError
+        Naming the file and the cure.
+    """
+    if target.suffix.lower() not in SUFFIXES:
+        raise InputError(f"must end in {', '.join(SUFFIXES)}", where=str(target))
+    check_outputs(target, inputs=inputs)
+
+
 def save(
     dataset: xr.Dataset,
     kind: str | None,
@@ -116,9 +129,7 @@ def save(
 
     stem = "-".join(part for part in (results.name.removesuffix(".zarr"), kind or "figure", y) if part)
     target = target or results.with_name(f"{stem}.png")
-    if target.suffix.lower() not in SUFFIXES:
-        raise InputError(f"must end in {', '.join(SUFFIXES)}", where=str(target))
-    check_outputs(target)
+    check_figure(target)
     drawn = figure(dataset, kind, x, y, policies)
     with style(), replacing(target) as temporary:
         drawn.savefig(temporary)

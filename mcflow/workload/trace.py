@@ -11,6 +11,7 @@ Longer than most files here, because a format, its cells and its errors are read
 from __future__ import annotations
 
 import csv
+import dataclasses
 import difflib
 import gzip
 import io
@@ -38,8 +39,9 @@ MOST = 2**53
 #: A clock that starts this late (slots or seconds, three years) does not start with its trace.
 EPOCH = 10**8
 
-#: JSON records parsed at a time, so that memory follows the columns and not the file.
-CHUNK = 4096
+#: JSON records parsed at a time: memory follows the columns and not the file, and so few objects
+#: live at once that Python's garbage collector is not set off (which halves the time).
+CHUNK = 128
 
 ABSENT = {"", "nan", "na", "n/a", "nat", "null", "none"}
 
@@ -116,6 +118,11 @@ class Trace:
         return len(self.prompt)
 
     @property
+    def length_unit(self) -> str:
+        """What lengths are counted in: tokens, or words."""
+        return "words" if any(fmt.words for fmt in FORMATS if fmt.name == self.format) else "tokens"
+
+    @property
     def span(self) -> float | None:
         """Slots from the first to the last arrival, None without times."""
         return None if self.arrived is None else float(self.arrived[-1] - self.arrived[0])
@@ -126,7 +133,9 @@ class Trace:
         return (len(self) - 1) / self.span if self.span else None
 
 
-def read_trace(path: str | Path, time_unit: str | None = None) -> Trace:
+def read_trace(
+    path: str | Path, time_unit: str | None = None, *, start: float | None = None, rows: int | None = None
+) -> Trace:
     """Read a trace: CSV or JSON Lines, gzipped or not, in any of `FORMATS`.
 
     Parameters
@@ -134,14 +143,23 @@ def read_trace(path: str | Path, time_unit: str | None = None) -> Trace:
     path : str or Path
     time_unit : {"slot", "s", "ms", "us", "ns"}, optional
         Unit of numeric stamps, in place of the format's own (plain CSV: slot).
+    start : float, optional
+        Leave out what arrives before this time (slots or seconds of the trace's clock, which may
+        have been re-based already); the first arrival that is left is then time 0.
+    rows : int, optional
+        Take so many requests, the first ones after all dropping and sorting.
 
     Raises
     ------
     InputError
         If the file cannot be read or recognised, a cell is not what its column needs (with row,
-        counted from 1, and column), or no request is left.
+        counted from 1, and column), no request is left, or there are fewer than `rows`.
     """
     where = str(path)
+    if start is not None and not (math.isfinite(start) and start >= 0):
+        raise InputError(f"start must be a finite time >= 0, got {start:g}", where=where)
+    if rows is not None and rows < 1:
+        raise InputError(f"rows must be a whole number >= 1, got {rows}", where=where)
     if time_unit is not None and time_unit not in UNITS:
         raise InputError(f"unknown time unit {time_unit!r}; accepted: {', '.join(UNITS)}", where=where)
     text = _text(path)
@@ -179,7 +197,7 @@ def read_trace(path: str | Path, time_unit: str | None = None) -> Trace:
         reason = f"column {fmt.time} is empty" if stamped else _listed(names)
         notices.append(f"no arrival times ({reason})")
     else:
-        stamps, rebased = _rebase(stamps[row], [times[i] for i in row], fmt, dated, str(unit))
+        stamps, rebased = _rebase(stamps[row], [times[i] for i in row], fmt, dated, str(unit), where)
         notices += rebased
         arrived = stamps / (UNITS["ns"] if dated else UNITS[str(unit)])
         if (np.diff(arrived) < 0).any():
@@ -187,9 +205,44 @@ def read_trace(path: str | Path, time_unit: str | None = None) -> Trace:
             arrived, row = arrived[order], row[order]
             notices.append("rows out of order: sorted by arrival time, file order kept on ties")
     trace = Trace(arrived, prompt[row], output[row], row, unit, fmt.name, dropped, notices, where)
+    trace = _cut(trace, start, rows)
     if arrived is not None:
-        notices[:0] = _clock(trace, time_unit, dated)
+        trace.notices[:0] = _clock(trace, time_unit, dated)
     return trace
+
+
+def _cut(trace: Trace, start: float | None, rows: int | None) -> Trace:
+    """A trace without what arrives before `start`, then without what comes after `rows` requests."""
+    dropped, notices, where = dict(trace.dropped), list(trace.notices), trace.source
+    first, arrived = 0, trace.arrived
+    if start is not None:
+        if arrived is None:
+            raise InputError("has no arrival times, so start cannot apply; leave it out", where=where)
+        first = int(np.searchsorted(arrived, start))
+        if first == len(trace):
+            raise InputError(
+                f"no requests: all arrive before start {start:.15g}, the last at {arrived[-1]:.15g}", where=where
+            )
+        if first:
+            dropped["before start"] = first
+            notices.append(
+                f"{first} requests before {start:.15g} left out; the clock is re-based: the first arrival, "
+                f"{arrived[first]:.15g}, is now 0"
+            )
+        arrived = arrived - arrived[first] if first else arrived
+    left = len(trace) - first
+    if rows is not None and rows > left:
+        why = "".join(f", {reason}: {count} left out" for reason, count in dropped.items())
+        raise InputError(f"{rows} rows asked for, but there are {left}{why}; ask for at most {left}", where=where)
+    last = len(trace) if rows is None else first + rows
+    if last < len(trace):
+        dropped["after the rows asked for"] = len(trace) - last
+        notices.append(f"the first {rows} of {left} requests taken, as asked")
+    part = slice(first, last)
+    return dataclasses.replace(
+        trace, arrived=None if arrived is None else arrived[part], prompt=trace.prompt[part],
+        output=trace.output[part], row=trace.row[part], dropped=dropped, notices=notices,
+    )  # fmt: skip
 
 
 def _text(path: str | Path) -> str:
@@ -237,7 +290,8 @@ def _csv(text: str, where: str) -> tuple[Format, list[str], list[list[Any]]]:
         raise InputError(f"malformed CSV ({reason}); make lines match the header", where=where) from None
     except pd.errors.ParserWarning:
         raise InputError("malformed CSV (rows have more cells than the header)", where=where) from None
-    return fmt, names, [frame.iloc[:, i].tolist() for i in range(frame.shape[1])]
+    needed = {_fold(name) for name in fmt.columns}
+    return fmt, names, [frame.iloc[:, i].tolist() if _fold(name) in needed else [] for i, name in enumerate(names)]
 
 
 def _json(text: str, where: str) -> tuple[Format, list[str], list[list[Any]]]:
@@ -247,10 +301,12 @@ def _json(text: str, where: str) -> tuple[Format, list[str], list[list[Any]]]:
     names: list[str] = list(_records(lines[:1], 1, where)[0])
     fmt = _recognise(names, where)
     columns: list[list[Any]] = [[] for _ in names]
+    needed = {_fold(name) for name in fmt.columns}
     for start in range(0, len(lines), CHUNK):
         records = _records(lines[start : start + CHUNK], start + 1, where)
         for name, column in zip(names, columns, strict=True):
-            column.extend([record.get(name) for record in records])
+            if _fold(name) in needed:
+                column.extend([record.get(name) for record in records])
     return fmt, names, columns
 
 
@@ -323,11 +379,13 @@ def _absent(cell: Any) -> bool:
 def _counts(cells: list[Any], column: str, where: str) -> np.ndarray:
     """Token counts, int64, shape (rows,); exact, or an error with the first bad row."""
     kinds = set(map(type, cells))
-    if kinds in ({int}, {str}):  # the rest (2.0, 2.5, true, null) is looked at cell by cell
+    # The rest (2.5, 1e3, true, null) is looked at cell by cell.
+    for whole in (int, _without_point) if kinds == {str} else (int,) if kinds == {int} else ():
         with suppress(ValueError):
-            values = list(map(int, cells))
+            values = list(map(whole, cells))
             if min(values) >= 0 and max(values) <= MOST:
                 return np.array(values, dtype=np.int64)
+            break
     counts = np.zeros(len(cells), dtype=np.int64)
     for i, cell in enumerate(cells):
         value = _decimal(cell)
@@ -338,11 +396,35 @@ def _counts(cells: list[Any], column: str, where: str) -> np.ndarray:
     return counts
 
 
+def _without_point(cell: str) -> int:
+    """The whole number in a cell such as 512.0."""
+    return int(cell[:-2] if cell.endswith(".0") and cell[-3:-2].isdigit() else cell)
+
+
 def _stamps(cells: list[Any], fmt: Format, where: str) -> tuple[np.ndarray | None, bool]:
     """Time stamps, int64 or float64, shape (rows,), and whether they are dates (then in ns).
 
     None when every cell is empty: a source without times.
     """
+    kinds = set(map(type, cells))
+    if kinds in ({int}, {str}):
+        with suppress(ValueError, OverflowError):
+            exact = np.array(list(map(int, cells)), dtype=np.int64)
+            if max(-int(exact.min()), int(exact.max())) < 2**62:  # so that differences cannot wrap
+                return exact, False
+    if kinds <= {int, float, str}:
+        with suppress(ValueError, OverflowError):
+            numbers = np.array(list(map(float, cells)))
+            if np.isfinite(numbers).all():
+                return numbers, False
+    dated = fmt.dates and _decimal(cells[0]) is None
+    if dated:
+        import pandas as pd
+
+        dates = pd.to_datetime(list(map(str, cells)), format="ISO8601", utc=True, errors="coerce")
+        wrong = np.asarray(dates.isna() | (dates.year < 1678) | (dates.year > 2261))  # what 64-bit ns hold
+        if not wrong.any():
+            return dates.as_unit("ns").asi8, True
     absent = np.fromiter(map(_absent, cells), dtype=bool, count=len(cells))
     if absent.all():
         return None, False
@@ -353,19 +435,8 @@ def _stamps(cells: list[Any], fmt: Format, where: str) -> tuple[np.ndarray | Non
 
     if absent.any():
         raise bad(int(absent.argmax()), "a time (in all rows or in none)")
-    if fmt.dates and _decimal(cells[0]) is None:
-        import pandas as pd
-
-        dates = pd.to_datetime(list(map(str, cells)), format="ISO8601", utc=True, errors="coerce")
-        wrong = np.asarray(dates.isna() | (dates.year < 1678) | (dates.year > 2261))  # what 64-bit ns hold
-        if wrong.any():
-            raise bad(int(wrong.argmax()), "a date and time such as 2023-11-16 18:15:46.68")
-        return dates.as_unit("ns").asi8, True
-    if set(map(type, cells)) in ({int}, {str}):
-        with suppress(ValueError, OverflowError):
-            exact = np.array(list(map(int, cells)), dtype=np.int64)
-            if max(-int(exact.min()), int(exact.max())) < 2**62:  # so that differences cannot wrap
-                return exact, False
+    if dated:
+        raise bad(int(wrong.argmax()), "a date and time such as 2023-11-16 18:15:46.68")
     exacts = [_decimal(cell) for cell in cells]
     numbers = np.array([math.nan if value is None else float(value) for value in exacts])
     if not np.isfinite(numbers).all():
@@ -384,7 +455,9 @@ def _decimal(cell: Any) -> Decimal | None:
     return value if value.is_finite() else None
 
 
-def _rebase(stamps: np.ndarray, cells: list[Any], fmt: Format, dated: bool, unit: str) -> tuple[np.ndarray, list[str]]:
+def _rebase(
+    stamps: np.ndarray, cells: list[Any], fmt: Format, dated: bool, unit: str, where: str
+) -> tuple[np.ndarray, list[str]]:
     """Count from the first arrival where the clock does not start with the trace."""
     earliest = int(stamps.argmin())
     first = stamps[earliest] / UNITS[unit]
@@ -393,9 +466,23 @@ def _rebase(stamps: np.ndarray, cells: list[Any], fmt: Format, dated: bool, unit
     if stamps.dtype == np.int64:
         stamps = stamps - stamps[earliest]
     else:  # a float holds an epoch only to 0.2 us: subtract what is written, then round
-        written = [_decimal(cell) or Decimal(0) for cell in cells]
-        stamps = np.array([float(value - written[earliest]) for value in written])
+        stamps = _differences(stamps, cells, earliest)
+        if not np.isfinite(stamps).all():
+            raise InputError(f"column {fmt.time}: times lie further apart than numbers reach", where=where)
     return stamps, [f"clock re-based: the first arrival, {str(cells[earliest]).strip()}, is now 0"]
+
+
+def _differences(stamps: np.ndarray, cells: list[Any], origin: int) -> np.ndarray:
+    """Times as written minus that of row `origin`, rounded once; float64, shape (rows,)."""
+    texts = list(map(str, cells))
+    digits = max(len(text.partition(".")[2]) for text in texts)
+    # Below 2^51 units of the last digit the nearest whole number of them is the one written.
+    if digits <= 22 and not any("e" in text or "E" in text for text in texts):
+        units = np.rint(stamps * 10.0**digits)
+        if np.abs(units).max() < 2**51:
+            return (units - units[origin]) / 10.0**digits
+    written = [_decimal(cell) or Decimal(0) for cell in cells]
+    return np.array([float(value - written[origin]) for value in written])
 
 
 def _clock(trace: Trace, asked: str | None, dated: bool) -> list[str]:
