@@ -25,7 +25,7 @@ LIVELOCK, BLOCKED, DRAINED = "livelock", "blocked", "drained"
 NO_STEADY_STATE = (UNSTABLE, LIVELOCK, BLOCKED)
 
 #: With events in fewer replications than this, a t interval for their probability is not to be trusted.
-FEW = 8
+FEW = 20
 
 #: A backlog that grows makes the last quarter this much longer than the average line.
 GROWTH = 1.3

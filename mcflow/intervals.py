@@ -18,8 +18,8 @@ from scipy import special
 
 LEVEL = 0.95
 
-#: Fewest batches a long run is divided into.
-MIN_BATCHES = 32
+#: Fewest batches a long run is divided into, and most that are looked at.
+MIN_BATCHES, MAX_BATCHES = 32, 8192
 
 #: Level of the one-sided von Neumann test: how rarely batches that are independent are doubled again.
 TEST_LEVEL = 0.2
@@ -156,45 +156,49 @@ class _Batching:
     lag1: Any
     skewness: Any
 
+    @property
+    def correction(self) -> Any:
+        """Of the variance, for the correlation that is left between batches."""
+        left = np.clip(self.lag1, 0, 0.9)
+        return (1 + left) / (1 - left)
+
 
 def _batching(series: np.ndarray) -> _Batching:
     """Double the batches until von Neumann's ratio takes their means for independent."""
-    means, size = series, 1
-    shape = series.shape[:-1]
-    open_ = np.ones(shape, dtype=bool)
-    result = [np.full(shape, np.nan) for _ in range(5)]
+    shape, length = series.shape[:-1], series.shape[-1]
+    size = 1 << max(0, (length // MAX_BATCHES).bit_length())
+    means = series[..., : length // size * size].reshape(-1, length // size, size).mean(-1)
+    result = [np.full(len(means), np.nan) for _ in range(5)]
+    rest = np.arange(len(means))
     limit = special.ndtri(1 - TEST_LEVEL)
-    while True:
+    while len(rest):
         count = means.shape[-1]
         with np.errstate(invalid="ignore", divide="ignore"):
             centred = means - means.mean(-1, keepdims=True)
-            square = (centred**2).sum(-1)
-            lag1 = (centred[..., 1:] * centred[..., :-1]).sum(-1) / square
-            ends = (centred[..., 0] ** 2 + centred[..., -1] ** 2) / (2 * square)
-            ratio = np.sqrt((count**2 - 1) / (count - 2)) * (lag1 + ends)
-            skewness = math.sqrt(count) * (centred**3).sum(-1) / square**1.5
-        last = count // 2 < MIN_BATCHES
-        taken = open_ if last else open_ & (ratio <= limit)
+            squares = centred * centred
+            square = squares.sum(-1)
+            lag1 = (centred[:, 1:] * centred[:, :-1]).sum(-1) / square
+            ratio = np.sqrt((count**2 - 1) / (count - 2)) * (lag1 + (squares[:, 0] + squares[:, -1]) / (2 * square))
+            skewness = math.sqrt(count) * (squares * centred).sum(-1) / square**1.5
+        taken = (ratio <= limit) | (count // 2 < MIN_BATCHES)
         for held, new in zip(result, (size, count, square / (count - 1), lag1, skewness), strict=True):
-            held[taken] = np.broadcast_to(new, shape)[taken]
-        open_ &= ~taken
-        if last or not open_.any():
-            return _Batching(*result)
-        means = (means[..., 0 : count // 2 * 2 : 2] + means[..., 1 : count // 2 * 2 : 2]) / 2
+            held[rest[taken]] = np.broadcast_to(new, taken.shape)[taken]
+        rest, means = rest[~taken], means[~taken]
+        means = (means[:, 0 : count // 2 * 2 : 2] + means[:, 1 : count // 2 * 2 : 2]) / 2
         size *= 2
+    return _Batching(*(held.reshape(shape) for held in result))
 
 
 def _long_run(series: np.ndarray) -> tuple[Any, _Batching]:
     """Variance of the mean of one run, and the batches it comes from."""
     b = _batching(series)
-    left = np.clip(b.lag1, 0, 0.9)
-    return (1 + left) / (1 - left) * b.variance / b.count, b
+    return b.correction * b.variance / b.count, b
 
 
 def batch_means(series: Any, level: float = LEVEL) -> Interval:
     """Mean of one long autocorrelated run, batches of automatic size.
 
-    The size doubles from 1 until von Neumann's ratio no longer rejects (one-sided, level 0.2) that the
+    The size doubles, from 1 (or what gives 4,096 to 8,192 batches), until von Neumann's ratio no longer rejects (one-sided, level 0.2) that the
     batch means are uncorrelated, or fewer than 64 batches are left. What lag-1 correlation remains then
     corrects the variance by (1 + r)/(1 - r), and the skewness of the batch means the t quantile.
 
@@ -257,7 +261,8 @@ def overlapping_batch_means(series: Any, level: float = LEVEL, size: int | None 
     ----------
     series : array_like, shape (..., n)
     size : int, optional
-        Batch size m; by default what `batch_means` chooses for each run.
+        Batch size m; by default what `batch_means` chooses for each run, with its correction for the
+        correlation that is left.
 
     Returns
     -------
@@ -278,7 +283,8 @@ def overlapping_batch_means(series: Any, level: float = LEVEL, size: int | None 
     length = series.shape[-1]
     if size is not None and not 1 <= size <= length // 2:
         raise ValueError(f"batches of {size} do not fit twice into {length}")
-    sizes = _batching(series).size if size is None else np.full(series.shape[:-1], float(size))
+    chosen = _batching(series) if size is None else None
+    sizes = np.full(series.shape[:-1], float(size or 0)) if chosen is None else chosen.size
     middle = series.mean(-1)
     total = np.concatenate([np.zeros((*middle.shape, 1)), np.cumsum(series - middle[..., None], -1)], -1)
     variance = np.full(middle.shape, np.nan)
@@ -287,6 +293,7 @@ def overlapping_batch_means(series: Any, level: float = LEVEL, size: int | None 
         sums = total[at][..., m:] - total[at][..., :-m]
         square = (sums**2).mean(-1) / m  # n Var(mean) of the batches, biased by 1 - m/n
         variance[at] = square / (1 - m / length) / length
+    variance = variance if chosen is None else variance * chosen.correction
     return _around(
         middle, np.sqrt(variance)[()], 1.5 * (length / sizes - 1), _checked(level), "overlapping batch means",
         _worth(series.var(-1), variance),
