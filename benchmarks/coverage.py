@@ -301,7 +301,14 @@ def cases() -> list[Case]:
                                 (0.99, 4096, False))
         ]  # fmt: skip
         rows += [
-            Case(label, f"M/M/1 load {r}, n = {n}", _series(estimator, "mm1", r, n), n, meant, 1000)
+            Case(
+                label,
+                f"M/M/1 load {r}, n = {n}",
+                _series(estimator, "mm1", r, n),
+                n,
+                meant and (r < 0.8 or estimator is batch),
+                1000,
+            )
             for r, n, meant in ((0.5, 16384, True), (0.8, 32768, True), (0.8, 4096, False))
         ]
     rows += [
@@ -326,7 +333,7 @@ def cases() -> list[Case]:
         Case("Wilson", "binomial p = 0.1, n = 1000", _binomial(intervals.wilson, 0.1, 1000)),
         Case("Wilson", "binomial p = 0.01, n = 1000", _binomial(intervals.wilson, 0.01, 1000)),
         Case("probability of one run", "on-off p = 0.1, cluster 10, n = 8192", _indicator(0.1, 10, 8192), 8192),
-        Case("probability of one run", "on-off p = 0.01, cluster 10, n = 32768", _indicator(0.01, 10, 32768), 32768,
+        Case("probability of one run", "on-off p = 0.01, cluster 10, n = 65536", _indicator(0.01, 10, 65536), 65536,
              runs=1000),
         Case("probability of one run", "on-off p = 0.001, cluster 4, n = 131072", _indicator(0.001, 4, 131072), 131072,
              runs=1000),
@@ -339,7 +346,7 @@ def cases() -> list[Case]:
         Case("regeneration cycles", "on-off p = 0.001, cluster 4, 8 cycles", _cycles(0.001, 4, 8), 8, meant=False),
     ]  # fmt: skip
     rows += [
-        Case("clusters", f"{law}, {seen} clusters in {r} replications", _clusters(law, seen, r), r, meant)
+        Case("clusters", f"{law}, {seen} clusters in {r} replications", _clusters(law, seen, r), r, meant, 1000)
         for law, seen, r, meant in (
             ("geometric", 4, 8, True), ("geometric", 8, 8, True), ("geometric", 4, 16, True),
             ("geometric", 8, 16, True), ("geometric", 8, 32, True), ("geometric", 16, 32, True),
@@ -354,7 +361,7 @@ def cases() -> list[Case]:
     ]  # fmt: skip
     rows += [
         Case("limit, clusters or t, as shown", f"geometric, {seen} clusters in {r} replications",
-             _clusters("geometric", seen, r, alone=False), r)
+             _clusters("geometric", seen, r, alone=False), r, runs=1000)
         for seen, r in ((4, 16), (16, 16), (64, 16), (8, 32), (32, 32), (64, 32), (64, 128))
     ]  # fmt: skip
     rows += [

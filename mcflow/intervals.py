@@ -198,9 +198,10 @@ def _long_run(series: np.ndarray) -> tuple[Any, _Batching]:
 def batch_means(series: Any, level: float = LEVEL) -> Interval:
     """Mean of one long autocorrelated run, batches of automatic size.
 
-    The size doubles, from 1 (or what gives 4,096 to 8,192 batches), until von Neumann's ratio no longer rejects (one-sided, level 0.2) that the
-    batch means are uncorrelated, or fewer than 64 batches are left. What lag-1 correlation remains then
-    corrects the variance by (1 + r)/(1 - r), and the skewness of the batch means the t quantile.
+    The size doubles, from 1 (or what gives at most 8,192 batches), until von Neumann's ratio no longer
+    rejects (one-sided, level 0.2) that the batch means are uncorrelated, or fewer than 64 batches are left.
+    What lag-1 correlation remains then corrects the variance by (1 + r)/(1 - r), and the skewness of the
+    batch means the t quantile.
 
     Parameters
     ----------
@@ -664,7 +665,7 @@ def clusters(events: Any, exposure: Any, level: float = LEVEL) -> Interval:
         worth[at] = total[at] / sizes
         for side, limit in ((-1, low), (1, high)):
             near, far = np.zeros(len(y)), np.full(len(y), 12.0 * side)
-            for _ in range(30):
+            for _ in range(24):
                 half = (near + far) / 2
                 inside = 2 * (top - _profile(middle * np.exp(half), y, n)[0]) < critical
                 near, far = np.where(inside, half, near), np.where(inside, far, half)
@@ -678,15 +679,15 @@ def _profile(p: np.ndarray, y: np.ndarray, n: np.ndarray) -> tuple[np.ndarray, n
     With u = 1/size and z = 2 sqrt(p n y): -(p sum n + sum y) u + sum over y > 0 of log u + log I1(z u)
     + log(p)/2, by golden sections in log u.
     """
-    seen = y > 0
-    count = seen.sum(-1)
+    row, column = np.nonzero(y)
+    count = np.bincount(row, minlength=len(p))
     rate = p * n.sum(-1) + y.sum(-1)
-    z = 2 * np.sqrt(p[:, None] * n * y)
+    z = 2 * np.sqrt(p[row] * n[row, column] * y[row, column])
 
     def likelihood(log_u: np.ndarray) -> np.ndarray:
         u = np.exp(log_u)
-        x = np.where(seen, z * u[:, None], 1.0)
-        inner = np.where(seen, np.log(special.ive(1, x)) + x, 0.0).sum(-1)
+        x = z * u[row]
+        inner = np.bincount(row, np.log(special.ive(1, x)) + x, len(p))
         return -rate * u + count * (log_u + np.log(p) / 2) + inner
 
     golden = (math.sqrt(5) - 1) / 2
@@ -694,7 +695,7 @@ def _profile(p: np.ndarray, y: np.ndarray, n: np.ndarray) -> tuple[np.ndarray, n
     b = np.zeros(len(p))
     c, d = b - golden * (b - a), a + golden * (b - a)
     at_c, at_d = likelihood(c), likelihood(d)
-    for _ in range(32):
+    for _ in range(20):
         left = at_c > at_d
         a, b = np.where(left, a, c), np.where(left, d, b)
         new_c, new_d = b - golden * (b - a), a + golden * (b - a)
