@@ -60,24 +60,25 @@ class Row:
         return not self.case.meant or LOWEST <= self.coverage <= HIGHEST
 
 
-def measure(case: Case) -> Row:
-    """Run one case."""
+def measure(case: Case, limit: int | None = None) -> Row:
+    """Run one case, at most `limit` experiments of it."""
     rng = np.random.Generator(np.random.PCG64DXSM(zlib.crc32(f"{case.estimator}; {case.process}".encode())))
-    part = max(1, min(case.runs, PART // case.length))
+    total = min(case.runs, limit or case.runs)
+    part = max(1, min(total, PART // case.length))
     inside, width, below, above, done = 0, [], 0, 0, 0
-    while done < case.runs:
-        runs = min(part, case.runs - done)
+    while done < total:
+        runs = min(part, total - done)
         found, truth = case.draw(rng, runs)
         inside += int(found.covers(truth).sum())
         below += int((found.high < truth).sum())
         above += int((found.low > truth).sum())
         width.append(np.broadcast_to(found.half_width / np.where(found.estimate == 0, np.nan, found.estimate), runs))
         done += runs
-    share = inside / case.runs
-    error = float(np.sqrt(share * (1 - share) / case.runs))
+    share = inside / total
+    error = float(np.sqrt(share * (1 - share) / total))
     relative = np.concatenate(width)
     middle = float(np.median(relative[np.isfinite(relative)])) if np.isfinite(relative).any() else float("nan")
-    return Row(case, share, error, abs(middle), below / case.runs, above / case.runs)
+    return Row(case, share, error, abs(middle), below / total, above / total)
 
 
 # --- processes with known truths -----------------------------------------------------------------
