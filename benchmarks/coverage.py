@@ -223,15 +223,14 @@ def _clusters(law: str, seen: float, replications: int, alone: bool = True) -> D
     def draw(rng: np.random.Generator, runs: int) -> tuple[Interval, np.ndarray | float]:
         events, mean = counts(rng, (runs, replications), seen, law)
         slots = 100_000.0
-        found = intervals.clusters(events, np.full(events.shape, slots))
-        limit = intervals.zero_limit(slots * replications, 10 if law != "single" else 1)
+        t = intervals.mean(events / slots)
+        low, high = np.asarray(t.low), np.asarray(t.high)
+        few = np.full(runs, True) if alone else (events > 0).sum(-1) < min(estimate.FEW, replications)
+        found = intervals.clusters(events[few], np.full(events[few].shape, slots))
+        low[few], high[few] = found.low, found.high
         none = events.sum(-1) == 0
-        low, high = np.where(none, 0, found.low), np.where(none, limit, found.high)
-        if not alone:
-            t = intervals.mean(events / slots)
-            many = (events > 0).sum(-1) >= min(estimate.FEW, replications)
-            low, high = np.where(many, t.low, low), np.where(many, t.high, high)
-        return Interval(found.estimate, low, high, found.level, "", found.effective), mean / slots
+        low[none], high[none] = 0, intervals.zero_limit(slots * replications, 1 if law == "single" else 10)
+        return Interval(t.estimate, low, high, t.level, "", t.effective), mean / slots
 
     return draw
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 
 import numpy as np
 import pytest
@@ -123,9 +122,7 @@ def test_cluster_likelihood_is_that_of_compound_poisson() -> None:
             total = -rate.sum()
             for count, mean in zip(y[y > 0], rate[y > 0], strict=True):
                 k = np.arange(1, 60)
-                total += math.log((stats.poisson.pmf(k, mean) / (-np.expm1(-mean) * 0 + 1)
-                                   * stats.gamma.pdf(count, k, scale=size)).sum()) + mean  # fmt: skip
-                total -= mean
+                total += math.log((stats.poisson.pmf(k, mean) * stats.gamma.pdf(count, k, scale=size)).sum()) + mean
             best = max(best, total)
         return best
 
@@ -219,12 +216,7 @@ def test_refusals(call: object) -> None:
 
 @pytest.mark.slow
 def test_every_interval_holds_where_it_is_meant_to() -> None:
-    """1,000 experiments a row with fixed seeds: between 93 and 97 % at nominal 95 %, give or take 2.5 sd of Monte Carlo."""
-    started, failed = time.perf_counter(), []
-    for case in coverage.cases():
-        if case.meant:
-            row = coverage.measure(case, 1000)
-            if not coverage.LOWEST - 2.5 * row.error <= row.coverage <= coverage.HIGHEST + 2.5 * row.error:
-                failed.append((case.estimator, case.process, row.coverage))
-    assert failed == []
-    assert time.perf_counter() - started < 300
+    """1,000 experiments a row, fixed seeds: between 93 and 97 % at nominal 95 %."""
+    rows = [coverage.measure(case, 1000) for case in coverage.cases() if case.meant]
+    assert len(rows) > 30
+    assert [coverage.line(row) for row in rows if not row.holds] == []
