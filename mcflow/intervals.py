@@ -687,7 +687,7 @@ def _profile(p: np.ndarray, y: np.ndarray, n: np.ndarray) -> tuple[np.ndarray, n
     def likelihood(log_u: np.ndarray) -> np.ndarray:
         u = np.exp(log_u)
         x = z * u[row]
-        inner = np.bincount(row, np.log(special.ive(1, x)) + x, len(p))
+        inner = np.bincount(row, np.log(special.i1e(x)) + x, len(p))
         return -rate * u + count * (log_u + np.log(p) / 2) + inner
 
     golden = (math.sqrt(5) - 1) / 2
