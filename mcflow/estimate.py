@@ -1,22 +1,23 @@
 """Replications -> estimates with intervals, and verdicts on stability.
 
 Every estimate is a mean over independent replications with a Student t interval; a
-probability that was never seen gets an upper limit instead of "0 +- 0".
+probability that was never seen gets an upper limit instead of "0 +- 0", and one seen in few
+replications the interval of a cluster model. The estimators are those of `mcflow.intervals`:
+here they only meet xarray.
 """
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mcflow import intervals
+from mcflow.intervals import LEVEL
 from mcflow.schema import MEASURED, VARIABLES, VERDICTS
 
 if TYPE_CHECKING:
     import xarray as xr
-
-LEVEL = 0.95
 
 STABLE, UNSTABLE, UNDECIDED, SATURATED = "stable", "unstable", "undecided", "saturated"
 LIVELOCK, BLOCKED, DRAINED = "livelock", "blocked", "drained"
@@ -24,8 +25,8 @@ LIVELOCK, BLOCKED, DRAINED = "livelock", "blocked", "drained"
 #: States in which steady-state figures do not exist.
 NO_STEADY_STATE = (UNSTABLE, LIVELOCK, BLOCKED)
 
-#: With events in fewer replications than this, a t interval for their probability is not to be trusted.
-FEW = 8
+#: With events in fewer replications than this, and not in all, a t interval for their probability undercovers.
+FEW = 20
 
 #: A backlog that grows makes the last quarter this much longer than the average line.
 GROWTH = 1.3
@@ -39,21 +40,13 @@ NEGLIGIBLE = 0.005
 
 def half_width(values: xr.DataArray, level: float = LEVEL) -> xr.DataArray:
     """Half width of the Student t interval of the mean over ``replication``; NaN for fewer than 2."""
-    from scipy.special import stdtrit
-
-    count = values.notnull().sum("replication")
-    spread = values.std("replication", ddof=1)
-    quantile = count.copy(data=stdtrit(np.maximum(count.values - 1, 1), 0.5 + level / 2))
-    return (quantile * spread / np.sqrt(count)).where(count >= 2)
+    found = intervals.mean(values.transpose(..., "replication").values, level)
+    return values.mean("replication").copy(data=found.half_width)
 
 
 def interval(values: np.ndarray, level: float = LEVEL) -> float:
     """`half_width` of plain values, shape (n,); NaN for fewer than two."""
-    from scipy.special import stdtrit
-
-    if len(values) < 2:
-        return math.nan
-    return float(stdtrit(len(values) - 1, 0.5 + level / 2) * values.std(ddof=1) / math.sqrt(len(values)))
+    return float(intervals.mean(values, level).half_width)
 
 
 def drifts(slopes: np.ndarray) -> bool:
@@ -64,13 +57,12 @@ def drifts(slopes: np.ndarray) -> bool:
 def zero_limit(dataset: xr.Dataset, level: float = LEVEL) -> xr.DataArray:
     """Upper limit of the overflow probability where no event was seen, NaN elsewhere.
 
-    Slots closer than C, the longest output, share requests; stretches of C slots are taken for
-    independent trials: with n of them and no event, the limit is ``1 - (1 - level)^(1/n)``.
+    Slots closer than C, the longest output, share requests, so C stands for the length of a cluster
+    (`mcflow.intervals.zero_limit`).
     """
     events = dataset["overflow_slots"].sum("replication")
     slots = dataset["measured_slots"].where(dataset["measured_slots"] > 0).sum("replication")
-    trials = (slots / float(dataset.attrs["max_output"])).clip(min=1)
-    limit = 1 - (1 - level) ** (1 / trials)
+    limit = slots.copy(data=intervals.zero_limit(slots.values, float(dataset.attrs["max_output"]), level))
     return limit.where((events == 0) & (slots > 0))
 
 
@@ -80,6 +72,20 @@ def few_events(dataset: xr.Dataset) -> xr.DataArray:
     return (seen > 0) & (seen < min(FEW, dataset.sizes["replication"]))
 
 
+def few_limits(dataset: xr.Dataset, level: float = LEVEL) -> tuple[xr.DataArray, xr.DataArray]:
+    """Limits of the overflow probability where `few_events`, NaN elsewhere (`mcflow.intervals.clusters`)."""
+    few = few_events(dataset)
+    events, slots = (
+        dataset[name].transpose(..., "replication").values for name in ("overflow_slots", "measured_slots")
+    )
+    low, high = (few.copy(data=np.full(few.shape, np.nan)) for _ in range(2))
+    at = few.values
+    done = slots[at] > 0
+    found = intervals.clusters(np.where(done, events[at], 0), np.where(done, slots[at], 0), level)
+    low.values[at], high.values[at] = found.low, found.high
+    return low, high
+
+
 def estimates(dataset: xr.Dataset, level: float = LEVEL) -> xr.Dataset:
     """Means over replications.
 
@@ -87,8 +93,8 @@ def estimates(dataset: xr.Dataset, level: float = LEVEL) -> xr.Dataset:
     -------
     xarray.Dataset
         For each per-replication result ``x``: ``x`` and ``x_half_width``; for the overflow
-        probability also ``overflow_probability_limit`` (`zero_limit`) and ``overflow_few``
-        (`few_events`); and ``stability``, a text. Dims
+        probability also ``overflow_probability_limit`` (`zero_limit`), ``overflow_few`` (`few_events`),
+        ``overflow_probability_low`` and ``_high`` (`few_limits`); and ``stability``, a text. Dims
         (policy, *axes).
     """
     import xarray as xr
@@ -104,6 +110,7 @@ def estimates(dataset: xr.Dataset, level: float = LEVEL) -> xr.Dataset:
         result[f"{variable.name}_half_width"] = half_width(values, level)
     result["overflow_probability_limit"] = zero_limit(dataset, level)
     result["overflow_few"] = few_events(dataset)
+    result["overflow_probability_low"], result["overflow_probability_high"] = few_limits(dataset, level)
     result["stability"] = stability(dataset)
     return xr.Dataset(result)
 
@@ -117,13 +124,10 @@ def stability(dataset: xr.Dataset) -> xr.DataArray:
     than its average by 30 %; ``stable`` if not, and the interval excludes a drift above 0.5 % of
     the arrival rate; else ``undecided``.
     """
-    from scipy.special import stdtrit
-
     slope = dataset["backlog_slope"]
     count = slope.notnull().sum("replication")
     mean = slope.mean("replication")
-    error = slope.std("replication", ddof=1) / np.sqrt(count)
-    reach = stdtrit(np.maximum(count - 1, 1), DRIFT_LEVEL) * error
+    reach = half_width(slope, 2 * DRIFT_LEVEL - 1)
     growth = dataset["waiting_late"].mean("replication") > GROWTH * dataset["waiting_mean"].mean("replication")
     rate = dataset["arrival_rate"]
     done = (dataset["slots"] >= 0).any("replication")
@@ -159,15 +163,11 @@ def versus(dataset: xr.Dataset, label: str, name: str, level: float = LEVEL) -> 
     if steady(name):
         values = values.where(~stability(dataset).isin(NO_STEADY_STATE))
     base = values.sel(policy=label)
-    difference = values - base
-    apart = values.var("replication", ddof=1) + base.var("replication", ddof=1)
-    return xr.Dataset(
-        {
-            "difference": difference.mean("replication"),
-            "half_width": half_width(difference, level),
-            "reduction": apart / difference.var("replication", ddof=1),
-        }
-    ).drop_sel(policy=label)
+    values, base = (array.transpose(..., "replication") for array in xr.broadcast(values, base))
+    found = intervals.paired(values.values, base.values, level)
+    shape = values.mean("replication")
+    results = {"difference": found.estimate, "half_width": found.half_width, "reduction": found.reduction}
+    return xr.Dataset({key: shape.copy(data=data) for key, data in results.items()}).drop_sel(policy=label)
 
 
 def steady(name: str) -> bool:

@@ -187,7 +187,9 @@ def _cell(name: str, row: xr.Dataset, inputs: xr.Dataset, state: str) -> str:
         limit = float(row["overflow_probability_limit"])
         if not math.isnan(limit):
             return f"< {limit:.2g} (none seen)"
-        return with_error(value, half) + (" *" if row["overflow_few"].item() else "")
+        if row["overflow_few"].item():
+            low, high = (float(row[f"overflow_probability_{end}"]) for end in ("low", "high"))
+            return f"{value:.2g} ({low:.2g} to {high:.2g}) *"
     return with_error(value, half)
 
 
@@ -247,8 +249,8 @@ def notes(dataset: xr.Dataset) -> list[str]:
     few = int(estimate.few_events(dataset).sum())
     if few:
         result.append(
-            f"* {few} point(s) saw overflow in fewer than {estimate.FEW} replications: "
-            "too few for the t interval to hold."
+            f"* {few} point(s) saw overflow in few replications (fewer than {estimate.FEW}, not all): "
+            "95 % interval of a model of clusters, not t."
         )
     if bool((states == "").any()):
         result.append("Points marked missing are not done yet; the same command continues.")

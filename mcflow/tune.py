@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mcflow import estimate
+from mcflow import estimate, intervals
 from mcflow.budget import Budget
 from mcflow.errors import InputError
 from mcflow.exact import exact, number
@@ -240,7 +240,7 @@ def _upper(candidate: Candidate) -> float:
         return candidate.mean + candidate.half_width
     s = candidate.scenario
     trials = candidate.slots / s.lengths.max_output
-    return float(1 - (1 - estimate.LEVEL) ** (1 / max(trials, 1.0)))
+    return float(intervals.zero_limit(trials))
 
 
 def _finish(candidates: list[Candidate], sign: int, guided: Fraction | None, limit: float) -> Tuning:

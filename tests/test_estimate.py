@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from mcflow import estimate, policies
+from mcflow import estimate, intervals, policies
 from mcflow.errors import InputError
 from mcflow.scenario import Scenario
 from mcflow.schema import VERDICTS
@@ -49,6 +49,19 @@ def test_zero_events_give_an_upper_limit() -> None:
     limit = estimate.zero_limit(dataset(overflow_slots=[0, 0, 0, 0]))
     assert float(limit[0]) == pytest.approx(1 - 0.05 ** (1 / 400))
     assert np.isnan(estimate.zero_limit(dataset(overflow_slots=[0, 1, 0, 0]))[0])
+
+
+def test_few_events_get_the_interval_of_clusters() -> None:
+    counts = [0, 0, 12, 0, 0, 0, 3, 0]
+    ds = dataset(overflow_slots=counts, overflow_probability=[c / 1000 for c in counts])
+    assert estimate.few_events(ds).values.tolist() == [True]
+    low, high = estimate.few_limits(ds)
+    expected = intervals.clusters(np.array(counts), np.full(8, 1000))
+    assert (float(low[0]), float(high[0])) == pytest.approx((expected.low, expected.high))
+    for seen in ([0] * 8, [4] * 8):
+        ds = dataset(overflow_slots=seen)
+        assert not estimate.few_events(ds).any()
+        assert np.isnan(estimate.few_limits(ds)[0]).all()
 
 
 @pytest.mark.parametrize(

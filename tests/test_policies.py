@@ -6,8 +6,10 @@ import importlib.util
 import re
 import sys
 from fractions import Fraction
+from pathlib import Path
 from typing import NamedTuple
 
+import numba
 import numpy as np
 import pytest
 from conftest import ROOT
@@ -65,6 +67,10 @@ def test_example_of_the_docs_runs(tmp_path, monkeypatch):
         assert outcome.summary()["completed"] == 20
         with pytest.raises(ValidationError):
             entry.params(n=0)
+        # A name of this module in an index would break the cache of everybody who cannot import it.
+        indices = list(Path(numba.config.CACHE_DIR).rglob("*.nbi"))
+        assert indices
+        assert [index for index in indices if b"max_active_example" in index.read_bytes()] == []
     finally:
         contract.POLICIES.pop("max-active")
         contract._STATES.pop("MaxActive")

@@ -156,7 +156,7 @@ def leave_calendar(pool, p):  # type: ignore[no-untyped-def]
     pool.cpr[after] = before
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")  # not cached: its index would name the policies of users, see machine.py
 def relieve(  # type: ignore[no-untyped-def]
     pol, vic, block, budget, service, pool, state, record, expectations,
     t, M, own, buckets, recompute, sorted_by_expected,

@@ -84,12 +84,15 @@ def _measured(axis: Any, row: xr.Dataset, label: str, x: str, style: int) -> flo
     colour, marker = COLOURS[style % len(COLOURS)], MARKERS[style % len(MARKERS)]
     seen = (mean > 0) & ~unstable
     common = {"color": colour, "marker": marker, "markersize": 4, "linestyle": "none"}
-    low = np.minimum(half, mean * (1 - 1e-9))
-    for few, name in ((False, label), (True, f"{label}: too few events for the interval")):
-        these = seen & (row["overflow_few"].values == few)
+    is_few = row["overflow_few"].values
+    low = np.where(is_few, mean - np.nan_to_num(row["overflow_probability_low"].values), half)
+    high = np.where(is_few, np.nan_to_num(row["overflow_probability_high"].values) - mean, half)
+    low, high = np.clip(low, 0, mean * (1 - 1e-9)), np.maximum(high, 0)
+    for few, name in ((False, label), (True, f"{label}: seen in few replications")):
+        these = seen & (is_few == few)
         if these.any():
             axis.errorbar(
-                values[these], mean[these], yerr=[low[these], half[these]], elinewidth=1, capsize=2, label=name,
+                values[these], mean[these], yerr=[low[these], high[these]], elinewidth=1, capsize=2, label=name,
                 zorder=3, alpha=0.35 if few else 1.0, **common,
             )  # fmt: skip
     limits = np.isfinite(limit) & ~unstable
