@@ -352,6 +352,7 @@ def show(
     results: Dataset,
     columns: Annotated[str | None, typer.Option(help="Results to show, comma-separated.", show_default=False)] = None,
     versus: Annotated[str | None, typer.Option(help="Paired differences to this policy.", show_default=False)] = None,
+    control: Annotated[bool, typer.Option("--control", help="Offered load as control variate.")] = False,
 ) -> None:
     """Print the table of estimates with intervals, or of paired differences."""
     from mcflow import report, store
@@ -359,8 +360,10 @@ def show(
     dataset = store.load(results)
     names = columns.split(",") if columns else None
     if versus is None:
-        _show_tables(dataset, names)
+        _show_tables(dataset, names, control)
         return
+    if control:
+        raise InputError("does not go with --versus; leave one out", where="--control")
     if versus not in dataset["policy"].values.tolist():
         raise InputError(f"no policy {versus!r}; there are: {', '.join(dataset['policy'].values)}", where="--versus")
     _check_columns(names, _names(measured=True))
@@ -373,7 +376,7 @@ def _names(measured: bool = False) -> list[str]:
     """Names of results that a table can show."""
     from mcflow import schema
 
-    groups = schema.MEASURED if measured else (*schema.MEASURED, *schema.COMPUTED, *schema.INPUTS)
+    groups = schema.MEASURED if measured else (*schema.MEASURED, *schema.COMPUTED, *schema.INPUTS, schema.RELAXATION[1])
     return [variable.name for variable in groups if variable.name != "verdict"]
 
 
@@ -387,14 +390,14 @@ def _check_columns(columns: list[str] | None, known: list[str]) -> None:
             raise InputError(f"unknown result {name!r}; {hint}", where="--columns")
 
 
-def _show_tables(dataset: Any, columns: list[str] | None) -> None:
+def _show_tables(dataset: Any, columns: list[str] | None, control: bool = False) -> None:
     from mcflow import report
 
     _check_columns(columns, _names())
     console = report.console()
-    for table in report.tables(dataset, columns):
+    for table in report.tables(dataset, columns, control):
         console.print(table)
-    for note in report.notes(dataset):
+    for note in report.notes(dataset, control):
         console.print(note)
 
 

@@ -170,6 +170,45 @@ def versus(dataset: xr.Dataset, label: str, name: str, level: float = LEVEL) -> 
     return xr.Dataset({key: shape.copy(data=data) for key, data in results.items()}).drop_sel(policy=label)
 
 
+def relaxation(paths: np.ndarray, slots: int) -> tuple[np.ndarray, float]:
+    """Mean path of replications, shape (replications, portions), and the warm-up it asks for, slots.
+
+    MSER on the mean path (`mcflow.intervals.mser`); NaN where a replication has no whole path.
+    """
+    mean: np.ndarray = paths.mean(0)
+    if np.isnan(mean).any():
+        return mean, np.nan
+    return mean, float(np.ceil(intervals.mser(mean, batch=1) * slots / len(mean)))
+
+
+def controlled(dataset: xr.Dataset, name: str, level: float = LEVEL) -> xr.Dataset:
+    """Means over replications with the offered load as control variate.
+
+    The workload that arrives in a replication has a known mean, rate E[w]; what a result owes to its chance
+    deviation is taken out by regression (`mcflow.intervals.control_variate`).
+
+    Returns
+    -------
+    xarray.Dataset
+        ``estimate``, ``half_width``, and ``reduction``: variance without over variance with the control.
+        NaN where the mean is not known: an endless supply, arrivals of a trace, real time, drained runs.
+    """
+    import xarray as xr
+
+    values = dataset[name]
+    if VARIABLES[name].dtype == "i8":
+        values = values.where(values >= 0).astype(float)
+    shape = values.mean("replication")
+    known = dataset["load"] * dataset["capacity"]
+    if dataset.attrs.get("arrivals") == "trace" or dataset.attrs.get("drain", 0):
+        known = known * np.nan
+    control = dataset["offered_usage"].transpose(..., "replication").values
+    observed = values.transpose(..., "replication").values
+    found = intervals.control_variate(observed, control, known.transpose(*shape.dims).values, level)
+    results = {"estimate": found.estimate, "half_width": found.half_width, "reduction": found.reduction}
+    return xr.Dataset({key: shape.copy(data=data) for key, data in results.items()})
+
+
 def steady(name: str) -> bool:
     """Whether a result speaks of a steady state (and says nothing where there is none)."""
     return VARIABLES[name].steady

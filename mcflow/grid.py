@@ -124,6 +124,8 @@ class _Point(Cell):
         if warmup == "auto":
             saturated = endless and entry.victims == "none"
             warmup = 0 if spec.run.drain or slots is None else automatic_warmup(lengths, slots, saturated)
+        elif warmup == "mser":
+            warmup = 0  # the sweep finds it
         elif slots is not None and warmup >= slots:
             raise self.experiment.error(("run", "warmup"), f"must be shorter than the {slots} slots of a run")
         if endless and slots is None:

@@ -779,7 +779,7 @@ def control_variate(values: Any, control: Any, known: Any, level: float = LEVEL)
     Parameters
     ----------
     values, control : array_like, shape (..., n)
-        One pair a replication.
+        One pair a replication; pairs with a NaN are left out.
     known : array_like, shape (...)
         Expectation of the control.
 
@@ -795,18 +795,20 @@ def control_variate(values: Any, control: Any, known: Any, level: float = LEVEL)
     Lavenberg & Welch (1981), "A perspective on the use of control variables", Management Science 27.
     """
     y, c = np.broadcast_arrays(_series(values), _series(control))
-    count = y.shape[-1]
-    centred = c - c.mean(-1, keepdims=True)
-    square = (centred**2).sum(-1)
+    gone = np.isnan(y) | np.isnan(c)
+    count, middle, spread = _moments(np.where(gone, np.nan, y))
+    _, centre, _ = _moments(np.where(gone, np.nan, c))
     with np.errstate(invalid="ignore", divide="ignore"):
-        slope = np.where(square > 0, (centred * y).sum(-1) / np.where(square > 0, square, 1), 0.0)
-        off = c.mean(-1) - known
-        residual = y - y.mean(-1, keepdims=True) - slope[..., None] * centred
+        centred = np.where(gone, 0, c - np.expand_dims(centre, -1))
+        square = (centred**2).sum(-1)
+        slope = np.where(square > 0, np.nansum(centred * y, -1) / np.where(square > 0, square, 1), 0.0)
+        off = centre - known
+        residual = np.where(gone, 0, y - np.expand_dims(middle, -1) - slope[..., None] * centred)
         leverage = 1 / count + np.where(square > 0, off**2 / np.where(square > 0, square, 1), 0.0)
-        variance = (residual**2).sum(-1) / max(count - 2, 1) * leverage
-    reduction = _worth(_moments(y)[2] / count, variance)
+        variance = (residual**2).sum(-1) / np.maximum(count - 2, 1) * leverage
+    reduction = _worth(spread / count, variance)
     return _around(
-        (y.mean(-1) - slope * off)[()], np.sqrt(variance)[()], count - 2, _checked(level), "control variate",
+        (middle - slope * off)[()], np.sqrt(variance)[()], count - 2, _checked(level), "control variate",
         count * reduction, Reduced, reduction=reduction,
     )  # fmt: skip
 
@@ -814,24 +816,27 @@ def control_variate(values: Any, control: Any, known: Any, level: float = LEVEL)
 # --- warm-up -------------------------------------------------------------------------------------
 
 
-def mser5(path: Any) -> Any:
-    """Where the warm-up ends: the cut that makes the standard error of the rest smallest, MSER-5.
+def mser(path: Any, batch: int = 5) -> Any:
+    """Where the warm-up ends: the cut that makes the standard error of the rest smallest, MSER-m.
 
     Parameters
     ----------
     path : array_like, shape (..., n)
         A run, or better the mean over replications of their runs, in equal steps.
+    batch : int
+        Steps whose mean counts as one observation, m: 5 for single observations (MSER-5), 1 where a step
+        is the mean of many already.
 
     Returns
     -------
     int or ndarray
-        Number of observations to leave out, a multiple of 5, at most half of the path. A cut that lies at
+        Number of steps to leave out, a multiple of m, at most half of the path. A cut that lies at
         the half itself says that the path is too short to tell.
 
     Raises
     ------
     ValueError
-        For fewer than 10 observations.
+        For fewer than two batches.
 
     References
     ----------
@@ -839,13 +844,13 @@ def mser5(path: Any) -> Any:
     69; White, Cobb & Spratt (2000), "A comparison of five steady-state truncation heuristics", Proc. WSC.
     """
     path = _series(path)
-    count = path.shape[-1] // 5
+    count = path.shape[-1] // batch
     if count < 2:
-        raise ValueError(f"{path.shape[-1]} observations are fewer than 10")
-    means = path[..., : 5 * count].reshape(*path.shape[:-1], count, 5).mean(-1)
+        raise ValueError(f"{path.shape[-1]} observations are fewer than {2 * batch}")
+    means = path[..., : batch * count].reshape(*path.shape[:-1], count, batch).mean(-1)
     means = means - means.mean(-1, keepdims=True)  # keeps sums of squares exact enough
     left = np.arange(count, 0, -1)
     total = np.cumsum(means[..., ::-1], -1)[..., ::-1]
     square = np.cumsum(means[..., ::-1] ** 2, -1)[..., ::-1]
     statistic = np.maximum(square - total**2 / left, 0) / left**2.0
-    return (5 * np.argmin(statistic[..., : count // 2 + 1], -1))[()]
+    return (batch * np.argmin(statistic[..., : count // 2 + 1], -1))[()]

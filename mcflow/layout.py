@@ -51,7 +51,8 @@ def layout(
             for p in points
         ],
         "backlog_slope_theory": [_backlog_slope(p.scenario) for p in points],
-        "warmup": [p.scenario.warmup for p in points],
+        # That of pilots is known by the rows: store.build fills it in.
+        "warmup": [None if spec.run.warmup == "mser" else p.scenario.warmup for p in points],
     }
     return {
         "policies": {
@@ -83,6 +84,8 @@ def layout(
             "replications": json.dumps(spec.run.replications)
             if spec.run.precision is None
             else json.dumps({"until": spec.run.precision.describe()}),
+            "warmup": str(spec.run.warmup),
+            "arrivals": "poisson" if spec.workload.arrivals is None else spec.workload.arrivals.kind,
             "drain": int(spec.run.drain or spec.run.requests is not None),
             "time_unit": "slot" if spec.system.service.kind == "unit" else "s",
             "service": json.dumps(points[0].scenario.service.describe()),

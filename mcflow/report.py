@@ -111,7 +111,21 @@ def varying(dataset: xr.Dataset) -> list[str]:
     return [str(d) for d in dataset.sizes if d not in OWN_DIMS and dataset.sizes[d] > 1]
 
 
-def tables(dataset: xr.Dataset, columns: list[str] | None = None) -> list[Table]:
+def _with_control(dataset: xr.Dataset, summary: xr.Dataset, names: list[str]) -> xr.Dataset:
+    """The summary with estimates adjusted by the offered load, and by how much their variance fell."""
+    adjusted = {}
+    for name in names:
+        if VARIABLES[name] in MEASURED and name != "offered_usage":
+            found = estimate.controlled(dataset, name)
+            known = found["reduction"].notnull()
+            adjusted[name] = summary[name].where(~known, found["estimate"])
+            half = f"{name}_half_width"
+            adjusted[half] = summary[half].where(~known, found["half_width"])
+            adjusted[f"{name}_reduction"] = found["reduction"]
+    return summary.assign(adjusted)
+
+
+def tables(dataset: xr.Dataset, columns: list[str] | None = None, control: bool = False) -> list[Table]:
     """One table a policy: a row a grid point.
 
     Parameters
@@ -121,6 +135,9 @@ def tables(dataset: xr.Dataset, columns: list[str] | None = None) -> list[Table]
     columns : list of str, optional
         Names of `mcflow.schema`; by default overflow against theory, or, where there is no exact
         law, throughput, latency and drift.
+    control : bool
+        Adjust estimates by the offered load (`mcflow.estimate.controlled`), with the factor by which their
+        variance fell.
     """
     summary = estimate.estimates(dataset)
     axes = [str(d) for d in dataset.sizes if d not in OWN_DIMS]
@@ -130,6 +147,7 @@ def tables(dataset: xr.Dataset, columns: list[str] | None = None) -> list[Table]
     usual = (*usual, *REAL_TIME) if dataset.attrs.get("time_unit", "slot") == "s" else usual
     silent = ("rejected", "unfinished") if dataset.attrs.get("drain", 0) else ("rejected",)
     chosen = columns or [name for name in usual if name not in silent or bool((dataset[name] > 0).any())]
+    summary = _with_control(dataset, summary, list(chosen)) if control else summary
     if dataset.sizes["policy"] > 1 and not varying(dataset):
         return [_one_point(dataset, summary, chosen)]
     result = []
@@ -190,7 +208,8 @@ def _cell(name: str, row: xr.Dataset, inputs: xr.Dataset, state: str) -> str:
         if row["overflow_few"].item():
             low, high = (float(row[f"overflow_probability_{end}"]) for end in ("low", "high"))
             return f"{value:.2g} ({low:.2g} to {high:.2g}) *"
-    return with_error(value, half)
+    gain = float(row.get(f"{name}_reduction", math.nan))
+    return with_error(value, half) + ("" if math.isnan(gain) else f" (×{gain:.3g})")
 
 
 def versus_table(dataset: xr.Dataset, label: str, columns: list[str] | None = None) -> Table:
@@ -219,11 +238,17 @@ def _finite(value: float) -> str:
     return f"{value:.3g}" if math.isfinite(value) else "-"
 
 
-def notes(dataset: xr.Dataset) -> list[str]:
+def notes(dataset: xr.Dataset, control: bool = False) -> list[str]:
     """What a reader of the table has to know."""
     states = estimate.stability(dataset)
     result = ["± is the half width of a 95 % Student t interval over replications."]
+    if control:
+        result.append(
+            "× is how many times smaller the variance is with the offered load as control variate; "
+            "without it: no load of known mean (endless supply, arrivals of a trace, real time, drained runs)."
+        )
     result += _precision_lines(dataset)
+    result += _warmup_lines(dataset, states)
     if dataset.attrs.get("drain", 0):
         cut = bool((dataset["unfinished"] > 0).any())
         result.append(
@@ -275,6 +300,23 @@ def _precision_lines(dataset: xr.Dataset) -> list[str]:
         f"Replications until the half width of {until['metric']} is {100 * until['relative']:g} % of its mean: {took}."
     )
     return [line, f"{missed} point(s) did not get there in {until['most']}."] if missed else [line]
+
+
+def _warmup_lines(dataset: xr.Dataset, states: xr.DataArray) -> list[str]:
+    """Whether the warm-up was as long as the MSER rule asks for, where there is a steady state."""
+    if "warmup_mser" not in dataset:
+        return []
+    asked = dataset["warmup_mser"].where(~states.isin(estimate.NO_STEADY_STATE))
+    judged = int(asked.notnull().sum())
+    if not judged:
+        return []
+    given = dataset["warmup"]
+    least, most = int(given.min()), int(given.max())
+    span = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    rule = {"auto": "automatic", "mser": "by MSER on pilots"}.get(str(dataset.attrs.get("warmup")), "as asked for")
+    longer = int((asked > given).sum())
+    line = f"Warm-up {span} slots ({rule}); MSER on the mean path asks for {int(asked.min()):,} to {int(asked.max()):,}"
+    return [line + (f", more at {longer} of {judged} point(s): run.warmup." if longer else ".")]
 
 
 def judgement_table(judgements: tuple[Judgement, ...], time_unit: str) -> Table:

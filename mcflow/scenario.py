@@ -207,9 +207,9 @@ class Scenario:
             "gate": None if self.gate is None else [self.gate.law, str(self.gate.mean)],
         }
 
-    def key(self, replications: int | dict[str, Any]) -> str:
-        """Journal key of the point with this many replications, or this rule of stopping."""
-        content = json.dumps([self.describe(), replications, results_hash()], sort_keys=True)
+    def key(self, replications: int | dict[str, Any], pilots: int = 0) -> str:
+        """Journal key of the point with this many replications (or rule of stopping), and pilots for the warm-up."""
+        content = json.dumps([self.describe(), replications, pilots, results_hash()], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:32]
 
 

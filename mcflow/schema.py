@@ -55,6 +55,7 @@ MEASURED: tuple[Variable, ...] = (
     Variable("overflow_slots", "i8", "slots", "slots with an overflow event, measured window"),
     Variable("measured_slots", "i8", "slots", "slots of the measured window (after the warm-up)"),
     Variable("slots", "i8", "slots", "slots executed"),
+    Variable("offered_usage", "f8", "tokens", "workload that arrived in the window per slot; its mean is rate E[w]"),
     Variable("duration", "f8", "slots", "time that they took", clock=True),
     Variable("usage_mean", "f8", "tokens", "mean KV usage after eviction", True),
     Variable("usage_sd", "f8", "tokens", "standard deviation of KV usage after eviction over slots", True),
@@ -155,6 +156,23 @@ TRAJECTORY: tuple[Variable, ...] = (
     Variable("trajectory_peak", "f8", "tokens", "largest KV usage before eviction in it"),
 )
 
+#: How a run came into its steady state; dims (policy, *axes), and portion for the path.
+RELAXATION: tuple[Variable, ...] = (
+    Variable(
+        "path_in_system",
+        "f8",
+        "requests",
+        "mean number active or waiting over equal portions of the run, warm-up included, mean over replications",
+    ),
+    Variable("warmup_mser", "f8", "slots", "warm-up by the MSER rule on that path; half of the run: too short to tell"),
+)
+
+#: Field of a replication's record that holds its own path (`mcflow.simulate.Outcome.path`).
+PATH = "path"
+
+#: Portions of a run that `path_in_system` has.
+PORTIONS = 128
+
 #: Resolved inputs of every point.
 INPUTS: tuple[Variable, ...] = (
     Variable("arrival_rate", "f8", "requests/slot", "all classes together; missing with an endless supply", clock=True),
@@ -172,11 +190,11 @@ INPUTS: tuple[Variable, ...] = (
     Variable("warmup", "i8", "slots", "slots before the measured window"),
 )
 
-VARIABLES: dict[str, Variable] = {v.name: v for v in MEASURED + COMPUTED + INPUTS + HINDSIGHT + TRAJECTORY}
+VARIABLES: dict[str, Variable] = {v.name: v for v in MEASURED + COMPUTED + INPUTS + HINDSIGHT + TRAJECTORY + RELAXATION}
 
 
 #: Dims of a dataset that are not axes of the grid.
-OWN_DIMS = ("policy", "replication", "stretch")
+OWN_DIMS = ("policy", "replication", "stretch", "portion")
 
 
 def fill_value(dtype: str) -> Any:
@@ -204,5 +222,7 @@ def validate(dataset: xr.Dataset) -> None:
         repeated = variable in MEASURED or variable in HINDSIGHT
         if ("policy" in array.dims) == (variable in HINDSIGHT) or ("replication" in array.dims) != repeated:
             raise ValueError(f"{name} has dims {array.dims}")
-        if ("stretch" in array.dims) != (variable in TRAJECTORY):
+        if ("stretch" in array.dims) != (variable in TRAJECTORY) or ("portion" in array.dims) != (
+            variable.name == "path_in_system"
+        ):
             raise ValueError(f"{name} has dims {array.dims}")

@@ -137,6 +137,20 @@ class Outcome:
         late = batches[(3 * len(batches)) // 4 :]
         return _ratio(late[:, WAITING_SUM].sum(), late[:, SLOTS].sum())
 
+    def path(self, slots: int, portions: int) -> np.ndarray:
+        """Mean number active or waiting over equal portions of a run of ``slots``, from slot 0.
+
+        Returns
+        -------
+        ndarray of float64, shape (portions,)
+            Requests; NaN from where a run ended early.
+        """
+        course = self.run.course
+        ends = np.concatenate([[0], np.cumsum(course[:, SLOTS])])
+        total = np.concatenate([[0], np.cumsum(course[:, WAITING_SUM] + course[:, ACTIVE_SUM])])
+        edges = np.linspace(0, slots, portions + 1)
+        return np.diff(np.interp(edges, ends, total, right=np.nan)) * portions / slots
+
     @cached_property
     def _per_request(self) -> dict[str, np.ndarray]:
         """Ascending times of the finished requests by name, exactly, where there is a record."""
@@ -223,6 +237,7 @@ class Outcome:
             "overflow_slots": int(tally[OVERFLOWS]),
             "measured_slots": slots,
             "slots": int(run.whole[SLOTS]),
+            "offered_usage": _ratio(run.offered, slots),
             "duration": float(self._time(run.whole[TICKS])),
             "usage_mean": mean,
             "usage_sd": math.sqrt(max(run.square / slots - mean**2, 0.0)) if slots else math.nan,

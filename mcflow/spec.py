@@ -395,9 +395,11 @@ def _axis(value: Any) -> Any:
 
 
 def _warmup(value: Any) -> Any:
-    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+    if value in ("auto", "mser") or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
         return value
-    raise PydanticCustomError("warmup_kind", "must be auto or a whole number of slots >= 0, got {v}", {"v": str(value)})
+    raise PydanticCustomError(
+        "warmup_kind", "must be auto, mser or a whole number of slots >= 0, got {v}", {"v": str(value)}
+    )
 
 
 class UntilSpec(Strict):
@@ -457,6 +459,8 @@ class RunSpec(Strict):
         if self.requests is not None and (self.drain or self.warmup not in ("auto", 0)):
             what = "drain" if self.drain else "warmup"
             raise PydanticCustomError("run", "goes with slots only: with requests everybody is served", {"key": what})
+        if self.drain and self.warmup == "mser":
+            raise PydanticCustomError("warmup", "mser finds a steady state: drain has none", {"key": "warmup"})
         if isinstance(self.warmup, int) and isinstance(self.slots, Fraction) and self.warmup >= self.slots:
             raise PydanticCustomError("warmup", "warm-up must be shorter than slots", {"key": "warmup"})
         return self

@@ -23,6 +23,7 @@ import numpy as np
 
 from mcflow import schema
 from mcflow.errors import InputError, RunError
+from mcflow.estimate import relaxation
 from mcflow.outputs import replacing
 
 if TYPE_CHECKING:
@@ -210,8 +211,23 @@ def build(journal: Journal) -> xr.Dataset:
                 courses[i] = rows[key][v.name][0]
         courses = courses.reshape(*shape, layout["stretches"])
         variables[v.name] = ([*dims, "stretch"], courses, _attributes(v, unit))
+    drained = bool(layout["attributes"].get("drain", 0))
+    paths = np.full((len(keys), schema.PORTIONS), np.nan)
+    asked = np.full(len(keys), np.nan)
+    for i, key in enumerate(keys):
+        if key in rows:
+            paths[i], found = relaxation(rows[key][schema.PATH], int(rows[key]["slots"][0]))
+            asked[i] = np.nan if drained else found
+    path, mser = schema.RELAXATION
+    variables[path.name] = ([*dims, "portion"], paths.reshape(*shape, schema.PORTIONS), _attributes(path, unit))
+    variables[mser.name] = (dims, asked.reshape(shape), _attributes(mser, unit))
+    inputs = layout["inputs"]
+    inputs["warmup"] = [
+        x if x is not None else int(rows[key]["slots"][0] - rows[key]["measured_slots"][0]) if key in rows else -1
+        for key, x in zip(keys, inputs["warmup"], strict=True)
+    ]
     for v in schema.INPUTS:
-        column = np.array([np.nan if x is None else x for x in layout["inputs"][v.name]], dtype=v.dtype)
+        column = np.array([np.nan if x is None else x for x in inputs[v.name]], dtype=v.dtype)
         variables[v.name] = (dims, column.reshape(shape), _attributes(v, unit))
     coords = {
         # Objects, not fixed-width text: Zarr v3 has a data type for strings of any length only.

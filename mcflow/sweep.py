@@ -19,10 +19,14 @@ from mcflow.grid import Point, expand
 from mcflow.layout import layout
 from mcflow.precision import Precision
 from mcflow.scenario import Scenario
-from mcflow.tasks import Task, hindsight_key, theory_key, trajectory_key, trajectory_scenario
+from mcflow.schema import PATH
+from mcflow.tasks import Task, hindsight_key, theory_key, trajectory_key, trajectory_scenario, warmup_of
 
 #: Seconds between two builds of the dataset while a run goes on.
 REBUILD = 60.0
+
+#: Replications that find the warm-up, where it is to be found.
+PILOTS = 8
 
 #: How often dying workers are replaced.
 ROUNDS = 3
@@ -100,7 +104,8 @@ def run_experiment(
     precision = experiment.spec.run.precision
     replications = experiment.spec.run.most_replications if precision is None else precision.next_round(0)
     rule = replications if precision is None else precision.describe()
-    keys = [point.scenario.key(rule) for point in points]
+    piloted = experiment.spec.run.warmup == "mser"
+    keys = [point.scenario.key(rule, PILOTS if piloted else 0) for point in points]
     theory_keys = [theory_key(point.scenario) for point in points]
     store.check_place(dataset)
     with store.Journal(store.journal_path(dataset), writing=True, fresh=fresh) as journal:
@@ -115,7 +120,10 @@ def run_experiment(
         theories = {key: p.scenario for key, p in zip(theory_keys, points, strict=True) if key is not None}
         rows = [("hindsight", key, s, experiment.spec.hindsight) for key, s in dict(optima).items()]
         rows += [("theory", key, s, 1) for key, s in theories.items()]
-        rows += [("replication", key, s, replications) for key, s in scenarios.items()]
+        rows += [
+            ("pilot", key, s, PILOTS) if piloted else ("replication", key, s, replications)
+            for key, s in scenarios.items()
+        ]
         rows += [("trajectory", key, s, 1) for key, s in dict(courses).items()]
         stretches = 0 if experiment.spec.trajectory is None else experiment.spec.trajectory.points
         total = sum(count for *_, count in rows)
@@ -125,7 +133,7 @@ def run_experiment(
         if progress is not None:
             progress.start(total, total - len(missing))
         try:
-            _run_missing(missing, journal, dataset, jobs, backend, scheduler, progress, precision)
+            _run_missing(missing, journal, dataset, jobs, backend, scheduler, progress, precision, replications)
         finally:
             store.write(store.build(journal), dataset)
     return Sweep(dataset, total, len(missing))
@@ -159,11 +167,12 @@ def _run_missing(
     scheduler: str | None,
     progress: Progress | None,
     precision: Precision | None,
+    replications: int,
 ) -> None:
     """Fan out, save every row as its last task comes in, survive dying workers.
 
-    A point that is to be precise gets another round of replications when its last one is in and was
-    not enough.
+    A point with pilots gets its replications when the last pilot is in; one that is to be precise another
+    round when its last one is in and was not enough.
     """
     waiting: dict[str, dict[int, np.ndarray]] = {}
     counts = Counter(task.key for task in missing)
@@ -178,9 +187,13 @@ def _run_missing(
                 row = waiting.setdefault(task.key, {})
                 row[task.number] = record
                 if len(row) == counts[task.key]:
-                    fresh = _next_round(task, row, precision)
+                    if task.kind == "pilot":
+                        fresh = _after_pilots(task, row, replications)
+                        row.clear()
+                    else:
+                        fresh = _next_round(task, row, precision)
                     more += fresh
-                    counts[task.key] += len(fresh)
+                    counts[task.key] = len(row) + len(fresh)
                     if not fresh:
                         journal.put(task.key, np.stack([row[number] for number in sorted(row)]))
                         del waiting[task.key]
@@ -198,6 +211,13 @@ def _run_missing(
         left |= {(task.key, task.number): task for task in more}
         if progress is not None and more:
             progress.extend(len(more))
+
+
+def _after_pilots(task: Task, row: dict[int, np.ndarray], replications: int) -> list[Task]:
+    """The first replications of a point, with the warm-up that its pilots ask for."""
+    warmup = warmup_of(task.scenario, np.stack([row[number][PATH] for number in sorted(row)]))
+    scenario = dataclasses.replace(task.scenario, warmup=warmup)
+    return [dataclasses.replace(task, kind="replication", scenario=scenario, number=r) for r in range(replications)]
 
 
 def _next_round(task: Task, row: dict[int, np.ndarray], precision: Precision | None) -> list[Task]:

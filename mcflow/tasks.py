@@ -15,10 +15,14 @@ import numpy as np
 
 from mcflow import schema
 from mcflow.budget import Budget
+from mcflow.estimate import relaxation
 from mcflow.scenario import Scenario, results_hash
 from mcflow.simulate import draw_requests, simulate
 from mcflow.theory import theory_report
 from mcflow.theory.hindsight import hindsight
+
+#: Number of the first pilot replication: their streams are those of no replication.
+FIRST_PILOT = 1 << 20
 
 #: Time limit of one hindsight program, seconds.
 HINDSIGHT_SECONDS = 600.0
@@ -30,11 +34,12 @@ class Task:
 
     Attributes
     ----------
-    kind : {"replication", "theory", "hindsight", "trajectory"}
+    kind : {"replication", "theory", "hindsight", "trajectory", "pilot"}
+        A pilot is a replication without warm-up, to find how long that has to be.
     key : str
         Journal key of the row that the result belongs to.
     number : int
-        Place in that row: the replication; 0 for theory and trajectory.
+        Place in that row: the replication (or pilot); 0 for theory and trajectory.
     scenario : Scenario
         What it is about.
     points : int
@@ -93,7 +98,32 @@ def work(task: Task, die_with_parent: bool = False) -> tuple[Task, np.ndarray]:
         return task, _hindsight(task.scenario, task.number)
     if task.kind == "trajectory":
         return task, _trajectory(task.scenario, task.points)
-    return task, _record(schema.MEASURED, simulate(task.scenario, task.number).metrics())
+    return task, _replication(task.scenario, task.number + FIRST_PILOT * (task.kind == "pilot"))
+
+
+def _replication(scenario: Scenario, number: int) -> np.ndarray:
+    """What `mcflow.schema.MEASURED` lists, and the path; NaN for a path of no fixed length."""
+    outcome = simulate(scenario, number)
+    path = np.full(schema.PORTIONS, np.nan)
+    if scenario.slots is not None:
+        path = outcome.path(scenario.slots, schema.PORTIONS)
+    measured = _record(schema.MEASURED, outcome.metrics())
+    record = np.zeros((), [*measured.dtype.descr, (schema.PATH, "f8", (schema.PORTIONS,))])
+    for name in measured.dtype.names or ():
+        record[name] = measured[name]
+    record[schema.PATH] = path
+    return record
+
+
+def warmup_of(scenario: Scenario, paths: np.ndarray) -> int:
+    """Warm-up by MSER on the pilots' mean path, at least C slots and at most half of the run.
+
+    Before slot C, the longest output, nothing is stationary. Where pilots ended early: half of the run.
+    """
+    assert scenario.slots is not None
+    most = scenario.slots // 2
+    _, found = relaxation(paths, scenario.slots)
+    return most if np.isnan(found) else min(max(int(found), scenario.lengths.max_output), most)
 
 
 def _record(variables: tuple[schema.Variable, ...], values: dict[str, Any]) -> np.ndarray:
@@ -155,7 +185,7 @@ def warm_up(tasks: list[Task]) -> float:
     for task in tasks:
         s = task.scenario
         kind = (s.policy, s.victims, s.block_size == 1, s.token_budget is None, s.service.kind)
-        if task.kind not in ("replication", "trajectory") or kind in seen:
+        if task.kind not in ("replication", "trajectory", "pilot") or kind in seen:
             continue
         seen.add(kind)
         if s.slots is None:

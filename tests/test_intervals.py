@@ -174,19 +174,19 @@ def test_paired_reduction() -> None:
     assert found.reduction == pytest.approx(expected)
 
 
-def test_mser5_cuts_the_transient() -> None:
+def test_mser_cuts_the_transient() -> None:
     """A decay with time constant 100 from 10 over noise 0.1 has sunk into it after about 400."""
     path = 10 * np.exp(-np.arange(5000) / 100) + RNG.normal(0, 0.1, (3, 5000))
-    cut = intervals.mser5(path)
+    cut = intervals.mser(path)
     assert (cut % 5 == 0).all() and (cut > 250).all() and (cut < 900).all()
-    assert intervals.mser5(np.ones(100)) == 0
-    assert intervals.mser5(np.arange(100.0)) == 50
+    assert intervals.mser(np.ones(100)) == 0
+    assert intervals.mser(np.arange(100.0)) == 50
 
 
-def test_mser5_by_hand() -> None:
+def test_mser_by_hand() -> None:
     path = np.repeat([9.0, 1, 2, 1, 2, 1], 5)
     scores = [((m := np.array([9.0, 1, 2, 1, 2, 1])[d:]) - m.mean()).var() / len(m) for d in range(4)]
-    assert intervals.mser5(path) == 5 * int(np.argmin(scores))
+    assert intervals.mser(path) == 5 * int(np.argmin(scores))
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_mser5_by_hand() -> None:
         lambda: intervals.probability_cycles([2.0], [1.0]),
         lambda: intervals.clusters([2.0, 0], [1.0, 1]),
         lambda: intervals.ratio([1.0], [1.0], method="magic"),
-        lambda: intervals.mser5(np.ones(9)),
+        lambda: intervals.mser(np.ones(9)),
     ],
 )
 def test_refusals(call: object) -> None:

@@ -48,7 +48,7 @@ run: {slots: 1500, replications: 4}
 TASKS = (6 + 2) * 4 + 3
 
 #: What is in every dataset.
-ALWAYS = (*schema.MEASURED, *schema.COMPUTED, *schema.INPUTS)
+ALWAYS = (*schema.MEASURED, *schema.COMPUTED, *schema.INPUTS, *schema.RELAXATION)
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def test_the_dataset_explains_itself(finished: tuple[Path, xr.Dataset]) -> None:
     folder, dataset = finished
     schema.validate(dataset)
     axes = ("policy", "lambda", "b")
-    assert dict(dataset.sizes) == {"policy": 2, "lambda": 2, "b": 3, "replication": 4}
+    assert dict(dataset.sizes) == {"policy": 2, "lambda": 2, "b": 3, "replication": 4, "portion": schema.PORTIONS}
     assert set(dataset.data_vars) == {variable.name for variable in ALWAYS}
     for variable in schema.MEASURED:
         assert dataset[variable.name].dims == (*axes, "replication")

@@ -40,6 +40,7 @@ from mcflow.engine.state import (
     LOST,
     LOWEST,
     OCTAVES,
+    OFFERED,
     OVERFLOWS,
     PARTIAL,
     PEAK_DEMAND,
@@ -51,6 +52,7 @@ from mcflow.engine.state import (
     REST,
     RUNNING,
     SLOTS,
+    SQUARE,
     STALLED,
     STUCK,
     SUM_LATENCY,
@@ -347,6 +349,7 @@ def advance(  # type: ignore[no-untyped-def]
     left = 1
     room = 1
     makers = 0
+    offered = 0.0
 
     for i in range(len(counts)):
         t = t0 + i
@@ -378,6 +381,7 @@ def advance(  # type: ignore[no-untyped-def]
             at = np.uint64(cursor)
             cursor += 1
             peak = np.int64(prompts[at]) + np.int64(outputs[at])
+            offered += float(outputs[at]) * (float(prompts[at]) + 0.5 * (float(outputs[at]) + 1.0))
             ident = arrived
             arrived += 1
             if recording:
@@ -581,7 +585,7 @@ def advance(  # type: ignore[no-untyped-def]
             makers -= live[STALLED] + (live[PARTIAL] != 0)
         tally[TOKENS] += makers
         tally[USAGE_SUM] += U
-        state.square[0] += float(U) * float(U)
+        state.reals[SQUARE] += float(U) * float(U)
         peak_usage = max(peak_usage, U)
         tally[WAITING_SUM] += waiting
         tally[ACTIVE_SUM] += n
@@ -679,6 +683,7 @@ def advance(  # type: ignore[no-untyped-def]
     live[LOWEST] = lowest
     state.peak[PEAK_USAGE] = peak_usage
     state.peak[PEAK_DEMAND] = peak_demand
+    state.reals[OFFERED] += offered
     tally[SLOTS] += executed
     return executed
 

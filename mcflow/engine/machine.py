@@ -16,16 +16,19 @@ from mcflow.engine.state import (
     ACTIVE,
     ARRIVED,
     COMPLETED_RUN,
+    CURSOR,
     FREE,
     HORIZON,
     LATENCY_COUNT,
     LATENCY_SUM,
     LOWEST,
     NANO,
+    OFFERED,
     OVERFULL,
     PREFILL,
     REST,
     SLOTS,
+    SQUARE,
     TALLY,
     TICKS,
     USAGE_COLUMNS,
@@ -110,6 +113,10 @@ class Run:
         Sums over the whole run, warm-up included (the census).
     batches : ndarray of int64, shape (batches, TALLY)
         Sums over consecutive stretches of the measured window.
+    course : ndarray of int64, shape (batches, TALLY)
+        The same over the whole run up to the horizon, warm-up included.
+    square, offered : float
+        Sums over the measured window: U^2 over slots, token-slots over the requests that arrived.
     latency : ndarray of int64, shape (LATENCY_BINS,)
         Histogram of all who finished; with ``drain`` that is everybody.
     cut_latency : ndarray of int64, shape (LATENCY_BINS,)
@@ -131,8 +138,10 @@ class Run:
     tally: np.ndarray
     whole: np.ndarray
     batches: np.ndarray
+    course: np.ndarray
     peak: np.ndarray
     square: float
+    offered: float
     latency: np.ndarray
     cut_latency: np.ndarray
     active: int
@@ -163,6 +172,13 @@ class Batches:
         if self.open == 0 and len(self.rows) == 2 * BATCHES:
             self.rows = [a + b for a, b in zip(self.rows[::2], self.rows[1::2], strict=True)]
             self.blocks *= 2
+
+
+def _idle(slots: int) -> np.ndarray:
+    """Tallies of slots in which nothing happens."""
+    tally = np.zeros(TALLY, np.int64)
+    tally[[SLOTS, TICKS]] = slots
+    return tally
 
 
 def _power_of_two(least: int) -> int:
@@ -239,7 +255,7 @@ def run(
     space = 1024
     record = new_record(recorded, timed)
     whole = np.zeros(TALLY, np.int64)
-    batches = Batches()
+    batches, course = Batches(), Batches()
     trajectory: list[np.ndarray] = []
     began: list[np.ndarray] = []
     pol = policy.build(params, setting)
@@ -253,6 +269,7 @@ def run(
     no_words, no_gate, no_times = np.zeros(0, np.uint64), np.zeros(0, np.int32), np.zeros(0)
     advance = _kernel_for(type(pol))
     t = 0
+    times, exhausted = no_times, False
     verdict = HORIZON
     limit = horizon + max(LONGEST_DRAIN, 100 * horizon) if drain else horizon
     cut: dict[str, Any] = {}
@@ -265,7 +282,9 @@ def run(
             "whole": total,
             "batches": np.array(batches.rows, dtype=np.int64).reshape(-1, TALLY),
             "peak": state.peak.copy(),
-            "square": float(state.square[0]),
+            "square": float(state.reals[SQUARE]),
+            "offered": float(state.reals[OFFERED]),
+            "course": np.array(course.rows, dtype=np.int64).reshape(-1, TALLY),
             "cut_latency": state.latency.copy() if drain else state.latency,
             "active": int(live[ACTIVE]),
             "ready": int(live[ACTIVE]) - int(live[REST] > 0),
@@ -285,6 +304,7 @@ def run(
                     policy_bits.advance(jump)
                 jump = min(jump, warmup - t) if t < warmup else jump
                 state.tally[[SLOTS, TICKS]] += jump
+                course.add(_idle(jump))
                 t += jump
                 continue
         count = min(block, next(stop for stop in (warmup, horizon, limit) if stop > t) - t)
@@ -335,17 +355,20 @@ def run(
             starved = done < count
         if done or live[VERDICT] != OVERFULL:
             batches.add(state.tally - before)
+            course.add(state.tally - before)
         if t == warmup and warmup and horizon > warmup:
             whole += state.tally
             batches = Batches()
             state.tally[:] = 0
             state.peak[:] = 0
-            state.square[0] = 0.0
+            state.reals[:] = 0.0
             if clock is not None:
                 clock.since[0] = clock.now[0]
+    # In real time slots do not tell whether everybody has come, the clock does.
+    came = exhausted and live[CURSOR] == len(times) if timed else t > source.last_arrival
     if live[VERDICT]:
         verdict = int(live[VERDICT])
-    elif t > source.last_arrival and not live[ACTIVE] and not live[WAITING]:
+    elif came and not live[ACTIVE] and not live[WAITING]:
         verdict = COMPLETED_RUN
     result = cut or so_far()
     for index in (LATENCY_SUM, LATENCY_COUNT):

@@ -48,6 +48,10 @@ TICKS_A_SECOND = 1_000_000
 #: Unit of `TICKS` in real time, per second: differences of rounded absolute times, so that nothing adds up.
 NANO = 1_000_000_000
 
+# Sums too large for integers (`State.reals`, float64): U^2 over slots, and the workload o l + o (o + 1) / 2 of all that
+# arrived, token-slots.
+SQUARE, OFFERED, REALS = range(3)
+
 # Peaks (`State.peak`, int64).
 PEAK_USAGE, PEAK_DEMAND, PEAK = range(3)
 
@@ -119,7 +123,7 @@ class State(NamedTuple):
     live: np.ndarray
     tally: np.ndarray
     peak: np.ndarray
-    square: np.ndarray  #: sum of squared usage, float64 (1,)
+    reals: np.ndarray  #: float64 (REALS,)
     latency: np.ndarray
     crossing: np.ndarray  #: active requests by the phase in which they need a new block
 
@@ -176,7 +180,7 @@ def new_state(block_size: int) -> State:
         np.zeros(LIVE, np.int64),
         np.zeros(TALLY, np.int64),
         np.zeros(PEAK, np.int64),
-        np.zeros(1, np.float64),
+        np.zeros(REALS),
         np.zeros(LATENCY_BINS, np.int64),
         np.zeros(block_size, np.int64),
     )
