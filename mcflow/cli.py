@@ -376,7 +376,7 @@ def _names(measured: bool = False) -> list[str]:
     """Names of results that a table can show."""
     from mcflow import schema
 
-    groups = schema.MEASURED if measured else (*schema.MEASURED, *schema.COMPUTED, *schema.INPUTS, schema.RELAXATION[1])
+    groups = schema.MEASURED if measured else (*schema.MEASURED, *schema.COMPUTED, *schema.INPUTS, schema.WARMUP_MSER)
     return [variable.name for variable in groups if variable.name != "verdict"]
 
 

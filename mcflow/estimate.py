@@ -103,9 +103,7 @@ def estimates(dataset: xr.Dataset, level: float = LEVEL) -> xr.Dataset:
     for variable in MEASURED:
         if variable.name == "verdict":
             continue
-        values = dataset[variable.name]
-        if variable.dtype == "i8":
-            values = values.where(values >= 0).astype(float)
+        values = _numbers(dataset, variable.name)
         result[variable.name] = values.mean("replication")
         result[f"{variable.name}_half_width"] = half_width(values, level)
     result["overflow_probability_limit"] = zero_limit(dataset, level)
@@ -157,17 +155,13 @@ def versus(dataset: xr.Dataset, label: str, name: str, level: float = LEVEL) -> 
     """
     import xarray as xr
 
-    values = dataset[name]
-    if VARIABLES[name].dtype == "i8":
-        values = values.where(values >= 0).astype(float)
+    values = _numbers(dataset, name)
     if steady(name):
         values = values.where(~stability(dataset).isin(NO_STEADY_STATE))
     base = values.sel(policy=label)
     values, base = (array.transpose(..., "replication") for array in xr.broadcast(values, base))
     found = intervals.paired(values.values, base.values, level)
-    shape = values.mean("replication")
-    results = {"difference": found.estimate, "half_width": found.half_width, "reduction": found.reduction}
-    return xr.Dataset({key: shape.copy(data=data) for key, data in results.items()}).drop_sel(policy=label)
+    return _reduced(values, found, "difference").drop_sel(policy=label)
 
 
 def relaxation(paths: np.ndarray, slots: int) -> tuple[np.ndarray, float]:
@@ -193,19 +187,29 @@ def controlled(dataset: xr.Dataset, name: str, level: float = LEVEL) -> xr.Datas
         ``estimate``, ``half_width``, and ``reduction``: variance without over variance with the control.
         NaN where the mean is not known: an endless supply, arrivals of a trace, real time, drained runs.
     """
-    import xarray as xr
-
-    values = dataset[name]
-    if VARIABLES[name].dtype == "i8":
-        values = values.where(values >= 0).astype(float)
-    shape = values.mean("replication")
+    values = _numbers(dataset, name)
     known = dataset["load"] * dataset["capacity"]
     if dataset.attrs.get("arrivals") == "trace" or dataset.attrs.get("drain", 0):
         known = known * np.nan
-    control = dataset["offered_usage"].transpose(..., "replication").values
-    observed = values.transpose(..., "replication").values
-    found = intervals.control_variate(observed, control, known.transpose(*shape.dims).values, level)
-    results = {"estimate": found.estimate, "half_width": found.half_width, "reduction": found.reduction}
+    values = values.transpose(..., "replication")
+    control = dataset["offered_usage"].transpose(*values.dims)
+    known = known.transpose(*values.dims[:-1])
+    found = intervals.control_variate(values.values, control.values, known.values, level)
+    return _reduced(values, found, "estimate")
+
+
+def _numbers(dataset: xr.Dataset, name: str) -> xr.DataArray:
+    """A per-replication result as floats, NaN where a replication is missing."""
+    values = dataset[name]
+    return values.where(values >= 0).astype(float) if VARIABLES[name].dtype == "i8" else values
+
+
+def _reduced(values: xr.DataArray, found: intervals.Reduced, name: str) -> xr.Dataset:
+    """The estimate (under a name), half width and reduction of what has the other dims of ``values``."""
+    import xarray as xr
+
+    shape = values.mean("replication")
+    results = {name: found.estimate, "half_width": found.half_width, "reduction": found.reduction}
     return xr.Dataset({key: shape.copy(data=data) for key, data in results.items()})
 
 

@@ -157,15 +157,16 @@ TRAJECTORY: tuple[Variable, ...] = (
 )
 
 #: How a run came into its steady state; dims (policy, *axes), and portion for the path.
-RELAXATION: tuple[Variable, ...] = (
-    Variable(
-        "path_in_system",
-        "f8",
-        "requests",
-        "mean number active or waiting over equal portions of the run, warm-up included, mean over replications",
-    ),
-    Variable("warmup_mser", "f8", "slots", "warm-up by the MSER rule on that path; half of the run: too short to tell"),
+PATH_IN_SYSTEM = Variable(
+    "path_in_system",
+    "f8",
+    "requests",
+    "mean number active or waiting over equal portions of the run, warm-up included, mean over replications",
 )
+WARMUP_MSER = Variable(
+    "warmup_mser", "f8", "slots", "warm-up by the MSER rule on that path; half of the run: too short to tell"
+)
+RELAXATION: tuple[Variable, ...] = (PATH_IN_SYSTEM, WARMUP_MSER)
 
 #: Field of a replication's record that holds its own path (`mcflow.simulate.Outcome.path`).
 PATH = "path"
@@ -222,7 +223,7 @@ def validate(dataset: xr.Dataset) -> None:
         repeated = variable in MEASURED or variable in HINDSIGHT
         if ("policy" in array.dims) == (variable in HINDSIGHT) or ("replication" in array.dims) != repeated:
             raise ValueError(f"{name} has dims {array.dims}")
-        if ("stretch" in array.dims) != (variable in TRAJECTORY) or ("portion" in array.dims) != (
-            variable.name == "path_in_system"
-        ):
+        if ("stretch" in array.dims) != (variable in TRAJECTORY):
+            raise ValueError(f"{name} has dims {array.dims}")
+        if ("portion" in array.dims) != (variable is PATH_IN_SYSTEM):
             raise ValueError(f"{name} has dims {array.dims}")

@@ -218,9 +218,11 @@ def build(journal: Journal) -> xr.Dataset:
         if key in rows:
             paths[i], found = relaxation(rows[key][schema.PATH], int(rows[key]["slots"][0]))
             asked[i] = np.nan if drained else found
-    path, mser = schema.RELAXATION
-    variables[path.name] = ([*dims, "portion"], paths.reshape(*shape, schema.PORTIONS), _attributes(path, unit))
-    variables[mser.name] = (dims, asked.reshape(shape), _attributes(mser, unit))
+    for v, values, own in (
+        (schema.PATH_IN_SYSTEM, paths.reshape(*shape, schema.PORTIONS), ["portion"]),
+        (schema.WARMUP_MSER, asked.reshape(shape), []),
+    ):
+        variables[v.name] = ([*dims, *own], values, _attributes(v, unit))
     inputs = layout["inputs"]
     inputs["warmup"] = [
         x if x is not None else int(rows[key]["slots"][0] - rows[key]["measured_slots"][0]) if key in rows else -1

@@ -187,11 +187,9 @@ def _run_missing(
                 row = waiting.setdefault(task.key, {})
                 row[task.number] = record
                 if len(row) == counts[task.key]:
+                    fresh = _next_round(task, row, precision, replications)
                     if task.kind == "pilot":
-                        fresh = _after_pilots(task, row, replications)
                         row.clear()
-                    else:
-                        fresh = _next_round(task, row, precision)
                     more += fresh
                     counts[task.key] = len(row) + len(fresh)
                     if not fresh:
@@ -220,8 +218,10 @@ def _after_pilots(task: Task, row: dict[int, np.ndarray], replications: int) -> 
     return [dataclasses.replace(task, kind="replication", scenario=scenario, number=r) for r in range(replications)]
 
 
-def _next_round(task: Task, row: dict[int, np.ndarray], precision: Precision | None) -> list[Task]:
-    """The replications that a point needs yet, after a round that is in; none if it is done."""
+def _next_round(task: Task, row: dict[int, np.ndarray], precision: Precision | None, replications: int) -> list[Task]:
+    """The replications that a point needs yet, after its pilots or a round are in; none if it is done."""
+    if task.kind == "pilot":
+        return _after_pilots(task, row, replications)
     if precision is None or task.kind != "replication":
         return []
     values = [float(row[number][precision.metric]) for number in sorted(row)]

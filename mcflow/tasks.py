@@ -107,12 +107,7 @@ def _replication(scenario: Scenario, number: int) -> np.ndarray:
     path = np.full(schema.PORTIONS, np.nan)
     if scenario.slots is not None:
         path = outcome.path(scenario.slots, schema.PORTIONS)
-    measured = _record(schema.MEASURED, outcome.metrics())
-    record = np.zeros((), [*measured.dtype.descr, (schema.PATH, "f8", (schema.PORTIONS,))])
-    for name in measured.dtype.names or ():
-        record[name] = measured[name]
-    record[schema.PATH] = path
-    return record
+    return _record(schema.MEASURED, outcome.metrics(), path)
 
 
 def warmup_of(scenario: Scenario, paths: np.ndarray) -> int:
@@ -126,8 +121,13 @@ def warmup_of(scenario: Scenario, paths: np.ndarray) -> int:
     return most if np.isnan(found) else min(max(int(found), scenario.lengths.max_output), most)
 
 
-def _record(variables: tuple[schema.Variable, ...], values: dict[str, Any]) -> np.ndarray:
-    record = np.zeros((), [(v.name, v.dtype) for v in variables])
+def _record(
+    variables: tuple[schema.Variable, ...], values: dict[str, Any], path: np.ndarray | None = None
+) -> np.ndarray:
+    own: list[Any] = [] if path is None else [(schema.PATH, "f8", path.shape)]
+    record = np.zeros((), [(v.name, v.dtype) for v in variables] + own)
+    if path is not None:
+        record[schema.PATH] = path
     for variable in variables:
         value = values[variable.name]
         record[variable.name] = np.nan if value is None else value

@@ -303,8 +303,9 @@ def run(
                 if random:
                     policy_bits.advance(jump)
                 jump = min(jump, warmup - t) if t < warmup else jump
-                state.tally[[SLOTS, TICKS]] += jump
-                course.add(_idle(jump))
+                idle = _idle(jump)
+                state.tally[:] += idle
+                course.add(idle)
                 t += jump
                 continue
         count = min(block, next(stop for stop in (warmup, horizon, limit) if stop > t) - t)
@@ -354,8 +355,9 @@ def run(
                 break
             starved = done < count
         if done or live[VERDICT] != OVERFULL:
-            batches.add(state.tally - before)
-            course.add(state.tally - before)
+            spent = state.tally - before
+            batches.add(spent)
+            course.add(spent)
         if t == warmup and warmup and horizon > warmup:
             whole += state.tally
             batches = Batches()
