@@ -467,6 +467,14 @@ def test_show(results: Path) -> None:
     assert (code, err) == (0, "") and "evictions per request" in out.replace("_", " ")
 
 
+def test_show_with_control(results: Path) -> None:
+    plain, adjusted = (call("show", results / "small.zarr", *words) for words in ((), ("--control",)))
+    assert plain[0] == adjusted[0] == 0 and "MSER on the mean path" in plain[1]
+    assert re.search(r"± \S+ \(×[0-9.e+]+\)", adjusted[1]) and "×" not in plain[1]
+    code, out, err = call("show", results / "small.zarr", "--control", "--versus", "flow-control")
+    assert (code, out) == (2, "") and "--control" in err and len(err.splitlines()) == 1
+
+
 @pytest.mark.parametrize("suffix", [".png", ".pdf", ".svg", ".PNG"])
 def test_plot_formats(results: Path, tmp_path: Path, suffix: str) -> None:
     target = tmp_path / f"figure{suffix}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from fractions import Fraction
 from typing import Any
@@ -128,6 +129,49 @@ def test_hindsight_bounds_every_policy_on_the_same_requests() -> None:
 
             assert outcome.mean_of("latency") >= optimum.lp_bound_mean
         assert optimum.best_mean >= optimum.lp_bound_mean
+
+
+def test_offered_load_is_the_control() -> None:
+    """Known mean 0.5 x 200 = 100 tokens; without a known mean there is no control."""
+    rng = np.random.default_rng(8)
+    load = rng.normal(100, 5, 12)
+    latency = 30 + 0.4 * (load - 100) + rng.normal(0, 0.3, 12)
+    ds = dataset(offered_usage=load.tolist(), latency_mean=latency.tolist())
+    ds = ds.assign(load=("policy", [0.5]), capacity=("policy", [200]))
+    found = estimate.controlled(ds, "latency_mean")
+    expected = intervals.control_variate(latency, load, 100.0)
+    assert found["estimate"].item() == pytest.approx(expected.estimate)
+    assert found["half_width"].item() == pytest.approx(expected.half_width)
+    assert found["reduction"].item() == pytest.approx(expected.reduction)
+    assert found["reduction"].item() > 10
+    for without in (ds.assign_attrs(arrivals="trace"), ds.assign_attrs(drain=1)):
+        assert np.isnan(estimate.controlled(without, "latency_mean")["estimate"].item())
+
+
+def test_control_variate_leaves_missing_replications_out() -> None:
+    values, control = [1.0, 2, 4, 3, math.nan], [1.0, 2, 3, 5, 4]
+    found, expected = (intervals.control_variate(v, c, 2.5) for v, c in ((values, control), (values[:4], control[:4])))
+    assert (found.estimate, found.low, found.high) == pytest.approx((expected.estimate, expected.low, expected.high))
+
+
+@pytest.mark.parametrize("rate", [Fraction(3), Fraction(1, 500)])
+def test_path_and_offered_workload_add_up(rate: Fraction) -> None:
+    """The path against the trajectory, the workload against the record; at the low rate the worker idles."""
+    usual = scenario("flow-control", {"b": "3.2"}, slots=8192, warmup=1000, drain=False)
+    trial = dataclasses.replace(usual, arrivals=Arrivals("poisson", rate))
+    seen = simulate(trial, record=True, keep_usage=True)
+    in_system = seen.usage[:, 2:4].sum(1)
+    outcome = simulate(trial)
+    assert outcome.path(8192, 128).sum() * 64 == pytest.approx(in_system.sum())
+    # Batches end at the warm-up and with each kernel call: a portion is theirs up to one batch.
+    coarse = in_system.reshape(4, 2048).mean(1)
+    assert outcome.path(8192, 4) == pytest.approx(coarse, abs=2 * 64 / 2048 * in_system.max())
+    requests = seen.requests
+    assert requests is not None
+    late = requests.arrival >= 1000
+    o, l = requests.output[late], requests.prompt[late]  # noqa: E741
+    assert outcome.metrics()["offered_usage"] * 7192 == pytest.approx((o * l + o * (o + 1) / 2).sum())
+    assert np.isnan(outcome.path(8193, 1)).all()
 
 
 def test_drained_runs_serve_everybody_and_measure_at_the_horizon() -> None:

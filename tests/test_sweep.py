@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -22,10 +23,14 @@ import xarray as xr
 import yaml
 from test_cli import call, mistake
 
-from mcflow import schema, store, sweep
+from mcflow import intervals, schema, store, sweep
 from mcflow.errors import InputError, RunError
+from mcflow.experiment import Experiment
 from mcflow.fanout import BACKENDS
+from mcflow.grid import expand
+from mcflow.simulate import simulate
 from mcflow.sweep import run_experiment
+from mcflow.tasks import FIRST_PILOT
 
 EXPERIMENT = """
 name: sweep
@@ -158,6 +163,25 @@ def test_policies_and_rates_share_their_arrivals(finished: tuple[Path, xr.Datase
     assert (low < high).all()
     slots = float(finished[1]["slots"].values.flat[0])
     assert low.mean() / slots == pytest.approx(0.5, rel=0.1) and high.mean() / slots == pytest.approx(1.5, rel=0.1)
+
+
+def test_pilots_find_the_warm_up(tmp_path: Path) -> None:
+    """At least C = 9 slots, half where the line grows (1.5 a slot against b = 1), the same with any workers."""
+    path = tmp_path / "sweep.yaml"
+    path.write_text(EXPERIMENT.replace("replications: 4", "replications: 3, warmup: mser"))
+    found = [store.load(run_experiment(path, tmp_path / str(jobs), jobs=jobs).dataset) for jobs in (1, 2)]
+    same(*found)
+    points = [point for point in expand(Experiment(path)) if point.index[0] == 0]
+    for point in points:
+        scenario = point.scenario
+        paths = [simulate(scenario, FIRST_PILOT + r).path(1500, schema.PORTIONS) for r in range(sweep.PILOTS)]
+        cut = math.ceil(intervals.mser(np.mean(paths, 0), 1) * 1500 / schema.PORTIONS)
+        row = found[0].isel(policy=0, **{name: [at] for name, at in zip(("lambda", "b"), point.index[1:], strict=True)})
+        assert row["warmup"].item() == min(max(cut, 9), 750)
+        assert (row["slots"] - row["measured_slots"] == row["warmup"]).all()
+    warmup = found[0]["warmup"].sel(policy="flow-control")
+    assert warmup.sel({"lambda": 1.5, "b": 1}).item() == 750
+    assert warmup.sel({"lambda": 0.5, "b": 3}).item() < 750
 
 
 # The dataset
