@@ -80,6 +80,12 @@ class Budget:
             return int(2 * self.mean)
         return -(-self.mean.numerator // self.mean.denominator)
 
+    @property
+    def variance(self) -> float:
+        """Variance of the budget of one slot; 0 where it is not random."""
+        b = float(self.mean)
+        return {"poisson": b, "bernoulli": b * (1 - b), "uniform": b * (b + 1) / 3}.get(self.law, 0.0)
+
     def draw(self, first: int, count: int, raw: np.ndarray | None = None) -> np.ndarray:
         """Budgets of slots ``first .. first + count - 1``.
 

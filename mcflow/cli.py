@@ -38,6 +38,10 @@ TraceFile = Annotated[Path, typer.Argument(help="Request trace, CSV or JSONL, gz
 TimeUnit = Annotated[str | None, typer.Option(help="Unit of the trace's times: slot, s, ms, us or ns.")]
 Start = Annotated[float | None, typer.Option(help="Leave out what arrives before this time of the trace.")]
 Rows = Annotated[int | None, typer.Option(help="Take only so many rows of the trace.")]
+Gate = Annotated[
+    list[str] | None, typer.Option(help="b=0.9 (and law=...): an activation budget in front of the policy.")
+]
+Seed = Annotated[int, typer.Option(help="Root seed.")]
 Scale = Annotated[str, typer.Option("--service-scale", help="Factor on iteration times.")]
 Workload = Annotated[
     Path | None, typer.Option("--workload", help="YAML file: what stands under workload:, numbers for axes.")
@@ -155,7 +159,7 @@ def simulate(
     rate: Annotated[float | None, typer.Option(help="Scale the trace's times to this mean rate.")] = None,
     slots: Annotated[int | None, typer.Option(help="Horizon; a trace otherwise runs until drained.")] = None,
     limit: Annotated[int | None, typer.Option(help="So many requests of a workload, all served, no horizon.")] = None,
-    seed: Annotated[int, typer.Option(help="Root seed.")] = 0,
+    seed: Seed = 0,
     block_size: Annotated[int, typer.Option(help="Tokens a memory block.")] = 1,
     token_budget: Annotated[
         int | None, typer.Option(help="Tokens that decoding and prefill share in an iteration (chunked prefill).")
@@ -170,9 +174,7 @@ def simulate(
         str | None, typer.Option(help="lifo, all, none, ascending, fewest or beta; default: the policy's.")
     ] = None,
     beta: Annotated[str | None, typer.Option(help="Probability of --victims beta.")] = None,
-    gate: Annotated[
-        list[str] | None, typer.Option(help="b=0.9 (and law=...): an activation budget in front of the policy.")
-    ] = None,
+    gate: Gate = None,
     max_new: Annotated[
         str | None, typer.Option(help="Limit on output tokens of a request: upper, 1024, or 2x for twice its output.")
     ] = None,
@@ -254,10 +256,8 @@ def stability(
     service: Service = "unit",
     service_scale: Scale = "1",
     block_size: Annotated[int, typer.Option(help="Tokens a memory block.")] = 1,
-    gate: Annotated[
-        list[str] | None, typer.Option(help="b=0.9 (and law=...): an activation budget in front of the policy.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Root seed.")] = 0,
+    gate: Gate = None,
+    seed: Seed = 0,
     jobs: Annotated[int, typer.Option(help="Threads; -1 for one a core.")] = -1,
     as_json: Json = False,
 ) -> None:
@@ -276,6 +276,48 @@ def stability(
     console = report.console()
     console.print(report.judgement_table(judgements, values["time_unit"]))
     console.print(report.mapping_table({k: v for k, v in values.items() if k != "judgements"}, policy))
+
+
+@app.command()
+def rare(
+    capacity: Capacity,
+    policy: Annotated[str, typer.Option(help="Policy, see mcflow policies.", show_default=False)],
+    param: Annotated[list[str] | None, typer.Option(help="K=V, one parameter of the policy.")] = None,
+    workload: Workload = None,
+    supply: Annotated[str, typer.Option(help="arrivals, or endless: a waiting line that is never empty.")] = "arrivals",
+    victims: Annotated[
+        str | None, typer.Option(help="Victim rule; none: nobody is evicted. Default: the policy's.")
+    ] = None,
+    block_size: Annotated[int, typer.Option(help="Tokens a memory block.")] = 1,
+    gate: Gate = None,
+    measure: Annotated[
+        str, typer.Option(help="Level of a slot: what is to be expected from it on (ahead), or its usage.")
+    ] = "ahead",
+    paths: Annotated[int, typer.Option(help="Paths started at each level.")] = 512,
+    slots: Annotated[int, typer.Option(help="Slots of plain simulation a replication, after as many.")] = 32_768,
+    replications: Annotated[int, typer.Option(help="Independent estimates.")] = 16,
+    seed: Seed = 0,
+    jobs: Annotated[int, typer.Option(help="Processes; -1 for one a core.")] = -1,
+    as_json: Json = False,
+) -> None:
+    """Estimate an overflow probability too small for plain simulation, by multilevel splitting."""
+    from mcflow import report
+    from mcflow.commands import rare_of
+    from mcflow.splitting import splitting_report
+
+    found = rare_of(
+        capacity=capacity, policy=policy, param=param or [], workload=workload, supply=supply, victims=victims,
+        block_size=block_size, gate=gate or [], measure=measure, paths=paths, slots=slots,
+        replications=replications, seed=seed, jobs=jobs,
+    )  # fmt: skip
+    values = splitting_report(found)
+    if as_json:
+        _print_json(values)
+        return
+    console = report.console()
+    console.print(report.splitting_table(found))
+    shown = {k: v for k, v in values.items() if not isinstance(v, (list, tuple))}
+    console.print(report.mapping_table(shown, f"{policy}, M = {capacity:,} tokens"))
 
 
 @app.command()
@@ -298,7 +340,7 @@ def tune(
         float, typer.Option(help="Overflow probability for --objective overflow and the exact law.")
     ] = 0.01,
     drain: Annotated[bool, typer.Option("--drain", help="Serve everybody after the last arrival.")] = False,
-    seed: Annotated[int, typer.Option(help="Root seed.")] = 0,
+    seed: Seed = 0,
     jobs: Annotated[int, typer.Option(help="Threads; -1 for one a core.")] = -1,
     as_json: Json = False,
 ) -> None:

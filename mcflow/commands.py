@@ -21,6 +21,7 @@ from mcflow.scenario import LARGEST_CAPACITY, LARGEST_RATE, Scenario, automatic_
 from mcflow.service import ServiceSpec, presets, service_of
 from mcflow.simulate import Outcome, simulate, simulate_trace
 from mcflow.spec import readable
+from mcflow.splitting import MEASURES, Splitting, split
 from mcflow.stability import Judgement
 from mcflow.tune import OBJECTIVES, Tuning, tune, values_of
 from mcflow.workload.predictions import MaxNew, Predictions
@@ -173,6 +174,15 @@ def service_named(text: str, scale: str) -> ServiceSpec:
     except InputError as error:
         raise error.at("--service") from None
     return spec
+
+
+def _plain_scenario(file: WorkloadFile, policy: Policy, params: PolicyParams, capacity: int, seed: int) -> Scenario:
+    """A policy with its own victims, progress and accounting under a workload; a slot long, without warm-up."""
+    return Scenario(
+        policy.name, params, capacity, file.lengths, file.arrivals, 1, 0, seed, policy.victims,
+        policy.progress == "recompute", beta=_beta(policy.victims, None, params), predictions=file.predictions,
+        replay=file.replays, accounting=policy.accounting,
+    )  # fmt: skip
 
 
 def simulate_once(
@@ -447,11 +457,8 @@ def stability_of(
         raise InputError("stability needs arrivals that go on for ever, not a trace", where=str(workload))
     chosen = _policy(policy)
     times = service_named(service, service_scale)
-    template = Scenario(
-        policy, parameters(chosen, param), capacity, file.lengths, file.arrivals, 1, 0, seed, chosen.victims,
-        chosen.progress == "recompute", block_size, _beta(chosen.victims, None, parameters(chosen, param)),
-        file.predictions, service=times, accounting=chosen.accounting, gate=gate_of(chosen, gate),
-    )  # fmt: skip
+    plain = _plain_scenario(file, chosen, parameters(chosen, param), capacity, seed)
+    template = dataclasses.replace(plain, block_size=block_size, service=times, gate=gate_of(chosen, gate))
     options = {"replications": replications, "longest": longest, "jobs": jobs}
 
     def at(value: float) -> Scenario:
@@ -476,6 +483,56 @@ def stability_of(
     listed = [dataclasses.asdict(j) for j in judgements]
     result["judgements"] = [{k: None if v != v else v for k, v in j.items()} for j in listed]
     return result, judgements
+
+
+def rare_of(
+    *,
+    capacity: int,
+    policy: str,
+    param: list[str],
+    workload: Path | None,
+    supply: str,
+    victims: str | None,
+    block_size: int,
+    gate: list[str],
+    measure: str,
+    paths: int,
+    slots: int,
+    replications: int,
+    seed: int,
+    jobs: int,
+) -> Splitting:
+    """Check the options of ``mcflow rare`` and split.
+
+    Raises
+    ------
+    InputError
+        If an option or the file is not usable.
+    RunError
+        If there is no steady state, or no path gets to the overflow.
+    """
+    if workload is None:
+        raise InputError("give --workload FILE")
+    _bounded("--capacity", capacity, 1, LARGEST_CAPACITY)
+    _bounded("--block-size", block_size, 1, LARGEST_CAPACITY)
+    _bounded("--paths", paths, 8, 100_000)
+    _bounded("--slots", slots, 1024, LONGEST)
+    _bounded("--replications", replications, 2, 10_000)
+    _bounded("--seed", seed, 0, 2**63 - 1)
+    _check_jobs(jobs)
+    _one_of("--supply", supply, ["arrivals", "endless"])
+    _one_of("--measure", measure, list(MEASURES))
+    chosen = _policy(policy)
+    if victims is not None:
+        _one_of("--victims", victims, list(VICTIMS))
+    endless = supply == "endless"
+    file = WorkloadFile(workload) if endless else _arriving(workload)
+    plain = _plain_scenario(file, chosen, parameters(chosen, param), capacity, seed)
+    scenario = dataclasses.replace(
+        plain, arrivals=None if endless else plain.arrivals, replay=None if endless else plain.replay,
+        victims=victims or plain.victims, block_size=block_size, gate=gate_of(chosen, gate),
+    )  # fmt: skip
+    return split(scenario, paths=paths, slots=slots, replications=replications, measure=measure, jobs=jobs)
 
 
 def _check_jobs(jobs: int) -> None:
@@ -543,10 +600,9 @@ def tune_once(
     for value in values:
         params = parameters(chosen, [*fixed, f"{name}={value}"])
         warmup = 0 if drain or horizon is None else automatic_warmup(file.lengths, horizon, False)
-        scenario = Scenario(
-            policy, params, capacity, file.lengths, file.arrivals, horizon, warmup, seed, chosen.victims,
-            chosen.progress == "recompute", beta=_beta(chosen.victims, None, params), predictions=file.predictions,
-            drain=drain, requests=requests, replay=file.replays, service=times, accounting=chosen.accounting,
+        scenario = dataclasses.replace(
+            _plain_scenario(file, chosen, params, capacity, seed),
+            slots=horizon, warmup=warmup, drain=drain, requests=requests, service=times,
         )  # fmt: skip
         setting = setting_of(file.lengths, capacity, 1, file.predictions)
         try:

@@ -13,11 +13,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from mcflow import estimate
+from mcflow.engine.state import OVERFLOWED
 from mcflow.schema import MEASURED, OWN_DIMS, VARIABLES
 
 if TYPE_CHECKING:
     import xarray as xr
 
+    from mcflow.splitting import Splitting
     from mcflow.stability import Judgement
     from mcflow.tune import Tuning
 
@@ -327,6 +329,16 @@ def judgement_table(judgements: tuple[Judgement, ...], time_unit: str) -> Table:
     for j in judgements:
         state = j.state if j.reason == "drift" else f"{j.state} ({j.reason})"
         table.add_row(f"{j.rate:.6g}", state, with_error(j.drift, j.half_width), f"{j.slots:,}")
+    return table
+
+
+def splitting_table(found: Splitting) -> Table:
+    """Levels of a splitting, and the share of the paths that got from each to the next."""
+    table = Table(caption="level: roughly the logarithm of the chance to overflow", caption_justify="left")
+    for title in ("stage", "from level", "share that gets to the next"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for number, (at, share) in enumerate(zip(found.levels, found.shares, strict=True), 1):
+        table.add_row(str(number), "overflow" if at == OVERFLOWED else f"{at:.4g}", f"{share:.3f}")
     return table
 
 

@@ -44,10 +44,11 @@ from mcflow.engine.state import (
     USAGE_SUM,
     WAITING_SUM,
     WASTED,
+    Watch,
     latency_edges,
 )
 from mcflow.errors import InputError
-from mcflow.policies.contract import PolicyParams, Setting
+from mcflow.policies.contract import Policy, PolicyParams, Setting
 from mcflow.scenario import Scenario, pair_names, setting_of
 from mcflow.schema import VERDICTS
 from mcflow.service import service_of
@@ -316,6 +317,38 @@ def quantile(ascending: np.ndarray, percent: int) -> float:
     return float(ascending[-(-percent * len(ascending) // 100) - 1])
 
 
+def _parts(
+    scenario: Scenario, replication: int
+) -> tuple[Policy, PolicyParams, Setting, machine.System, Source, np.random.PCG64DXSM]:
+    """What a `machine.Worker` is made of in one replication."""
+    source: Source
+    common = (scenario.seed, scenario.workload_key, replication)
+    law = scenario.lengths
+    expect = None
+    if scenario.params.uses is not None:
+        scenario.predictions.check(scenario.params.uses)
+        bounds = (law.min_output, law.max_output)
+        bits = stream(*common, "predictions")
+        expect = Expectation(
+            scenario.predictions, scenario.params.uses, bounds, scenario.capacity, scenario.block_size, bits
+        )
+    if scenario.arrivals is None:
+        source = EndlessSource(law, *common, expect)
+    else:
+        source = DrawnSource(law, scenario.arrivals, *common, expect, scenario.requests, scenario.replay)
+    system = machine.System(
+        scenario.capacity, scenario.block_size, scenario.victims, scenario.recompute, scenario.beta,
+        scenario.accounting, scenario.token_budget, service_of(scenario.service), scenario.gate,
+    )  # fmt: skip
+    setting = setting_of(law, scenario.capacity, scenario.block_size, scenario.predictions)
+    return policies.get(scenario.policy), scenario.params, setting, system, source, stream(*common, "policy")
+
+
+def worker_of(scenario: Scenario, replication: int, watch: Watch) -> machine.Worker:
+    """A worker at slot 0 of one replication, to be taken on by hand until the watch stops it."""
+    return machine.Worker(*_parts(scenario, replication), watch=watch)
+
+
 def simulate(
     scenario: Scenario,
     replication: int = 0,
@@ -339,39 +372,15 @@ def simulate(
     block : int, optional
         Slots a kernel call; for tests, results do not depend on it.
     """
-    source: Source
-    common = (scenario.seed, scenario.workload_key, replication)
-    law = scenario.lengths
-    expect = None
-    if scenario.params.uses is not None:
-        scenario.predictions.check(scenario.params.uses)
-        bounds = (law.min_output, law.max_output)
-        bits = stream(*common, "predictions")
-        expect = Expectation(
-            scenario.predictions, scenario.params.uses, bounds, scenario.capacity, scenario.block_size, bits
-        )
-    if scenario.arrivals is None:
-        source = EndlessSource(law, *common, expect)
-    else:
-        source = DrawnSource(law, scenario.arrivals, *common, expect, scenario.requests, scenario.replay)
-    policy = policies.get(scenario.policy)
     outcome = machine.run(
-        policy,
-        scenario.params,
-        setting_of(law, scenario.capacity, scenario.block_size, scenario.predictions),
-        machine.System(
-            scenario.capacity, scenario.block_size, scenario.victims, scenario.recompute, scenario.beta,
-            scenario.accounting, scenario.token_budget, service_of(scenario.service), scenario.gate,
-        ),
-        source,
-        stream(*common, "policy"),
+        *_parts(scenario, replication),
         slots=scenario.slots,
         warmup=scenario.warmup,
         recorded=1024 if record else 0,
         keep_usage=keep_usage,
         block=block,
         drain=scenario.drain,
-    )  # fmt: skip
+    )
     if not record:
         return Outcome(outcome)
     kept = outcome.record

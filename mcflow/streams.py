@@ -12,7 +12,10 @@ import hashlib
 
 import numpy as np
 
-PURPOSES = {"arrivals": 1, "lengths": 2, "policy": 3, "predictions": 4, "importance": 5}
+PURPOSES = {"arrivals": 1, "lengths": 2, "policy": 3, "predictions": 4, "importance": 5, "splitting": 6}
+
+#: Number of the first pilot replication: their streams are those of no replication.
+FIRST_PILOT = 1 << 20
 
 
 def stream(seed: int, key: str, replication: int, purpose: str) -> np.random.PCG64DXSM:
@@ -28,7 +31,8 @@ def stream(seed: int, key: str, replication: int, purpose: str) -> np.random.PCG
         Number of the replication, from 0.
     purpose : str
         ``arrivals`` (one word a slot), ``lengths``, ``policy`` (one word a slot),
-        ``predictions`` (one word a request), or ``importance`` (samples of the saturated process).
+        ``predictions`` (one word a request), ``importance`` (samples of the saturated process), or
+        ``splitting`` (who goes on from a level).
     """
     digest = hashlib.sha256(key.encode()).digest()[:16]
     words = [int.from_bytes(digest[i : i + 4], "little") for i in range(0, 16, 4)]

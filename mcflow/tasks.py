@@ -18,11 +18,9 @@ from mcflow.budget import Budget
 from mcflow.estimate import relaxation
 from mcflow.scenario import Scenario, results_hash
 from mcflow.simulate import draw_requests, simulate
+from mcflow.streams import FIRST_PILOT
 from mcflow.theory import theory_report
 from mcflow.theory.hindsight import hindsight
-
-#: Number of the first pilot replication: their streams are those of no replication.
-FIRST_PILOT = 1 << 20
 
 #: Time limit of one hindsight program, seconds.
 HINDSIGHT_SECONDS = 600.0

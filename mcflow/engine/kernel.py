@@ -4,9 +4,9 @@ Every active request grows by one token a slot, so usage moves by the number of 
 and nothing loops over them. Completions are known at activation and wait in a calendar ring.
 Read `advance` top to bottom: it is one slot, event by event, in the order of the specification.
 
-Three things are chosen by the *type* of an argument, so that the plain kernel pays nothing for
-them: blocks of memory (``block``), a token budget for chunked prefill (``budget``), and real time
-(``service`` with ``clock``). None means without.
+Four things are chosen by the *type* of an argument, so that the plain kernel pays nothing for
+them: blocks of memory (``block``), a token budget for chunked prefill (``budget``), real time
+(``service`` with ``clock``), and an end at a level (``watch``). None means without.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from mcflow.engine.state import (
     LOWEST,
     OCTAVES,
     OFFERED,
+    OVERFLOWED,
     OVERFLOWS,
     PARTIAL,
     PEAK_DEMAND,
@@ -51,6 +52,7 @@ from mcflow.engine.state import (
     REJECTED,
     REST,
     RUNNING,
+    SAFE,
     SLOTS,
     SQUARE,
     STALLED,
@@ -276,12 +278,42 @@ def stall(pool, state, block, own, t, mask, count):  # type: ignore[no-untyped-d
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def level(watch, pool, t, mask, demand, U, n, waiting, M):  # type: ignore[no-untyped-def]
+    """Level of slot t after its end, see `Watch`; ``U`` and ``n`` are of those who stay."""
+    if demand > M:
+        return OVERFLOWED
+    longest = len(watch.fresh) - 1
+    if longest < 0:
+        return float(demand)
+    quick, steady = watch.starts
+    # Who waits by now has started after so many slots.
+    clear = longest if quick <= steady and waiting > 0 else int(min(waiting / max(quick - steady, 1e-9), longest))
+    highest = SAFE
+    expected = float(U)
+    for ahead in range(1, longest + 1):
+        expected += n
+        late = watch.fresh[max(ahead - clear, 0)]
+        gap = M + 1 - (expected + quick * (watch.fresh[ahead] - late) + steady * late)
+        if gap <= 0.0:
+            return 0.0
+        if watch.spread[ahead] > 0.0:
+            highest = max(highest, -gap * gap / (2.0 * watch.spread[ahead]))
+        slot = U32(CALENDAR + ((t + ahead) & mask))
+        p = pool.cnx[slot]
+        while p != slot:
+            expected -= np.int64(pool.prompt[p]) + np.int64(pool.output[p])
+            n -= 1
+            p = pool.cnx[p]
+    return highest
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def advance(  # type: ignore[no-untyped-def]
     pol, vic, block, budget, service, clock, pool, state, draws, gate, counts, times, prompts, outputs, cells,
-    expectations, record, usage, starts, t0, M, reject_above, own, buckets, ring, last_arrival, warm, patience,
+    expectations, record, usage, starts, watch, t0, M, reject_above, own, buckets, ring, last_arrival, warm, patience,
     endless, exhausted, recompute, sorted_by_expected, memory_first,
 ):  # fmt: skip
-    """Execute slots ``t0 .. t0 + len(counts) - 1``, or fewer when a verdict ends the run.
+    """Execute slots ``t0 .. t0 + len(counts) - 1``, or fewer when a verdict or the watch ends them.
 
     Parameters
     ----------
@@ -311,6 +343,8 @@ def advance(  # type: ignore[no-untyped-def]
         Trajectory to fill, see `USAGE_COLUMNS`.
     starts : ndarray of float64, shape (slots,) or (0,)
         Start of each slot to fill, in real time, seconds.
+    watch : None or Watch
+        Where to end the block before its time.
     t0, M, reject_above, own, buckets, ring, last_arrival, warm, patience : int
         First slot; capacity; largest peak that is accepted; 1 when a request holds its token of
         this slot (accounting ``paper``), 0 when not yet (``engine``); waiting lines; calendar size
@@ -671,6 +705,13 @@ def advance(  # type: ignore[no-untyped-def]
             verdict = LIVELOCK
             executed = i + 1
             break
+        if watch is not None:
+            height = level(watch, pool, t, mask, demand, U, n, waiting, M)
+            watch.seen[0] = height
+            watch.seen[1] = max(watch.seen[1], height)
+            if height < watch.bounds[0] or height >= watch.bounds[1]:
+                executed = i + 1
+                break
 
     live[FREE] = free
     live[ACTIVE] = n

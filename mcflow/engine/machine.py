@@ -35,7 +35,9 @@ from mcflow.engine.state import (
     VERDICT,
     WAITING,
     Clock,
+    Pool,
     Record,
+    Watch,
     grow_clock,
     grow_pool,
     new_clock,
@@ -174,13 +176,6 @@ class Batches:
             self.blocks *= 2
 
 
-def _idle(slots: int) -> np.ndarray:
-    """Tallies of slots in which nothing happens."""
-    tally = np.zeros(TALLY, np.int64)
-    tally[[SLOTS, TICKS]] = slots
-    return tally
-
-
 def _power_of_two(least: int) -> int:
     return 1 << max(0, (least - 1).bit_length())
 
@@ -198,6 +193,182 @@ def _kernel_for(state: type) -> Any:
 @functools.cache
 def _kernel_apart(state: type) -> Any:
     return njit(nogil=True, error_model="numpy")(kernel.advance.py_func)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A copy of all that the future of a `Worker` depends on, its random streams apart."""
+
+    t: int
+    space: int
+    pool: Pool
+    live: np.ndarray
+    crossing: np.ndarray
+    pol: Any
+    vic: Any
+
+
+def _copy(memory: Any) -> Any:
+    """A NamedTuple with its arrays copied."""
+    return type(memory)(*(part.copy() if isinstance(part, np.ndarray) else part for part in memory))
+
+
+class Worker:
+    """A worker under a policy: its memory, and what hands the kernel blocks of slots.
+
+    `run` takes it to a horizon, `mcflow.splitting` from level to level.
+
+    Attributes
+    ----------
+    t : int
+        The next slot.
+    pool, clock, state, record, pol, vic
+        Memory, see `mcflow.engine.state` and the policy.
+    usage, starts : list of ndarray
+        Trajectory so far, where it is kept.
+    random : bool
+        Whether slots take words of the policy's stream.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        params: PolicyParams,
+        setting: Setting,
+        system: System,
+        source: Source,
+        policy_bits: np.random.PCG64DXSM,
+        *,
+        recorded: int = 0,
+        keep_usage: bool = False,
+        patience: int | None = None,
+        watch: Watch | None = None,
+    ) -> None:
+        """See `run`; ``watch`` ends blocks before their time."""
+        self.policy, self.params, self.system, self.source = policy, params, system, source
+        self.endless = isinstance(source, EndlessSource)
+        self.patience = max(10_000, 100 * source.max_output) if patience is None else patience
+        self.watch = watch
+        self._recorded, self._keep_usage, self._bits = recorded, keep_usage, policy_bits
+        self._buckets = {"one": 1, "class": setting.classes or 1, "expected": setting.longest + 1}[policy.buckets]
+        self._ring = _power_of_two(source.max_output)
+        self._space = 1024
+        self.pool, first = new_pool(self._buckets, self._ring, self._space)
+        self.clock = None if system.service is None else new_clock(self.pool)
+        self.state = new_state(system.block_size)
+        self.live = self.state.live
+        self.live[FREE] = first
+        self.live[LOWEST] = self._buckets - 1
+        self.record = new_record(recorded, self.clock is not None)
+        self.usage: list[np.ndarray] = []
+        self.starts: list[np.ndarray] = []
+        self.pol = policy.build(params, setting)
+        beta = system.victims == "beta"
+        self.vic = VICTIMS[system.victims](system.beta, int(policy_bits.random_raw()) if beta else 0)
+        self.random = policy.random(params) or (system.gate is not None and system.gate.random)
+        # Without evictions nothing is impossible, only late: every request is let in (MODEL section 3).
+        self._reject_above = NEVER if system.victims == "none" else system.capacity
+        self._advance = _kernel_for(type(self.pol))
+        self._times, self._exhausted = np.zeros(0), False
+        self.t = 0
+
+    @property
+    def verdict(self) -> int:
+        """`RUNNING`, or what ended the run."""
+        return int(self.live[VERDICT])
+
+    @property
+    def everybody_came(self) -> bool:
+        """Whether nobody will arrive any more: in real time slots do not tell, the clock does."""
+        if self.clock is None:
+            return self.t > self.source.last_arrival
+        return self._exhausted and bool(self.live[CURSOR] == len(self._times))
+
+    def save(self) -> Moment:
+        """The state at the end of a block, in unit slots."""
+        pool, pol, vic = _copy(self.pool), _copy(self.pol), _copy(self.vic)
+        return Moment(self.t, self._space, pool, self.live.copy(), self.state.crossing.copy(), pol, vic)
+
+    def restore(self, moment: Moment) -> None:
+        """Go on from there, with fresh random numbers; tallies add up."""
+        cursor = self.live[CURSOR]  # lengths that have been drawn but not used stay so
+        self.t, self._space = moment.t, moment.space
+        self.pool, self.pol, self.vic = _copy(moment.pool), _copy(moment.pol), _copy(moment.vic)
+        self.live[:] = moment.live
+        self.live[CURSOR] = cursor
+        self.state.crossing[:] = moment.crossing
+
+    def skip(self, slots: int) -> None:
+        """Let idle slots pass in which nobody arrives."""
+        if self.random:
+            self._bits.advance(slots)
+        self.state.tally[[SLOTS, TICKS]] += slots
+        self.t += slots
+
+    def block(self, count: int, warmup: int = 0) -> int:
+        """Execute ``count`` slots, or fewer when a verdict or the watch ends them; returns how many.
+
+        Latencies count from slot ``warmup`` on.
+        """
+        policy, params, system, source, live = self.policy, self.params, self.system, self.source, self.live
+        gate, timed = system.gate, self.clock is not None
+        words = self._bits.random_raw(count) if self.random else np.zeros(0, np.uint64)
+        draws = policy.draw(params, self.t, count, words)
+        gates = np.zeros(0, np.int32) if gate is None else gate.draw(self.t, count, words if gate.random else None)
+        if self.endless:
+            counts = policy.supply(params, draws) if gate is None else gates
+        else:
+            counts = np.zeros(count, np.int32) if timed else source.counts(self.t, count)
+        done, starved = 0, False
+        while done < count:
+            # In real time the kernel comes back for more arrivals before the block is through.
+            self._times, need, self._exhausted = np.zeros(0), int(counts.sum()), False
+            if timed and not self.endless:
+                self._times, need, self._exhausted = source.times(live, starved)
+            if not self._make_room(need):
+                break
+            prompts, outputs, cells, expected = source.lengths(need, live)
+            usage = np.zeros((count - done if self._keep_usage else 0, len(USAGE_COLUMNS)), np.int64)
+            starts = np.zeros(len(usage) if timed else 0)
+            start = self._now()
+            executed = int(self._advance(
+                self.pol, self.vic, None if system.block_size == 1 else system.block_size, system.token_budget,
+                system.service, self.clock, self.pool, self.state, draws[done:], gates[done:], counts[done:],
+                self._times, prompts, outputs, cells, None if params.uses is None else expected, self.record, usage,
+                starts, self.watch, self.t, system.capacity, self._reject_above, int(system.accounting == "paper"),
+                self._buckets, self._ring, source.last_arrival, warmup, self.patience, self.endless, self._exhausted,
+                system.recompute, policy.buckets == "expected", policy.engine,
+            ))  # fmt: skip
+            self.t += executed
+            done += executed
+            self.state.tally[TICKS] += self._now() - start if timed else executed
+            if self._keep_usage:
+                self.usage.append(usage[:executed])
+                self.starts.append(starts[:executed])
+            if live[VERDICT] or not timed:
+                break
+            starved = done < count
+        return done
+
+    def _now(self) -> int:
+        """Start of the next iteration, nanoseconds; 0 in unit slots."""
+        return 0 if self.clock is None else round(float(self.clock.now[0]) * NANO)
+
+    def _make_room(self, need: int) -> bool:
+        """Grow the pool, and the record, for so many arrivals; False and a verdict where that is too large."""
+        live = self.live
+        if need > self._space - live[ACTIVE] - live[WAITING]:
+            extra = max(self._space, need)
+            if self._space + extra > LARGEST_POOL:
+                live[VERDICT] = OVERFULL
+                return False
+            self.pool = grow_pool(self.pool, live, extra)
+            self.clock = None if self.clock is None else grow_clock(self.clock, extra)
+            self._space += extra
+        if self._recorded and live[ARRIVED] + need > len(self.record.status):
+            more = new_record(max(len(self.record.status), need), self.clock is not None)
+            self.record = Record(*(np.concatenate(pair) for pair in zip(self.record, more, strict=True)))
+        return True
 
 
 def run(
@@ -238,45 +409,22 @@ def run(
         know of it; everything else is measured up to the horizon.
     """
     horizon = NEVER if slots is None else slots
-    timed = system.service is not None
     if block is None:
         block = min(BLOCK, max(SMALLEST_BLOCK, _power_of_two(horizon // BATCHES)))
         block = max(1, min(block, int(CHUNK / max(source.mean, 1.0))))
-    if patience is None:
-        patience = max(10_000, 100 * source.max_output)
-    buckets = {"one": 1, "class": setting.classes or 1, "expected": setting.longest + 1}[policy.buckets]
-    ring = _power_of_two(source.max_output)
-    pool, first = new_pool(buckets, ring, 1024)
-    clock = new_clock(pool) if timed else None
-    state = new_state(system.block_size)
-    live = state.live
-    live[FREE] = first
-    live[LOWEST] = buckets - 1
-    space = 1024
-    record = new_record(recorded, timed)
+    worker = Worker(
+        policy, params, setting, system, source, policy_bits, recorded=recorded, keep_usage=keep_usage,
+        patience=patience,
+    )  # fmt: skip
+    state, live = worker.state, worker.live
     whole = np.zeros(TALLY, np.int64)
     batches, course = Batches(), Batches()
-    trajectory: list[np.ndarray] = []
-    began: list[np.ndarray] = []
-    pol = policy.build(params, setting)
-    vic = VICTIMS[system.victims](system.beta, int(policy_bits.random_raw()) if system.victims == "beta" else 0)
-    gate = system.gate
-    random = policy.random(params) or (gate is not None and gate.random)
-    endless = isinstance(source, EndlessSource)
-    # Without evictions nothing is impossible, only late: every request is let in (MODEL section 3).
-    reject_above = NEVER if system.victims == "none" else system.capacity
-    empty_usage = np.zeros((0, len(USAGE_COLUMNS)), np.int64)
-    no_words, no_gate, no_times = np.zeros(0, np.uint64), np.zeros(0, np.int32), np.zeros(0)
-    advance = _kernel_for(type(pol))
-    t = 0
-    times, exhausted = no_times, False
-    verdict = HORIZON
     limit = horizon + max(LONGEST_DRAIN, 100 * horizon) if drain else horizon
     cut: dict[str, Any] = {}
 
     def so_far() -> dict[str, Any]:
         total = whole + state.tally
-        total[PREFILL] += kernel.prefilled(pool, live)
+        total[PREFILL] += kernel.prefilled(worker.pool, live)
         return {
             "tally": state.tally.copy(),
             "whole": total,
@@ -292,85 +440,34 @@ def run(
             "arrived": int(live[ARRIVED]),
         }
 
-    while t < limit and not live[VERDICT]:
+    while worker.t < limit and not worker.verdict:
+        t = worker.t
         if drain and t == horizon and not cut:
             cut = so_far()
             source.close(t, live)
-        if t and not live[ACTIVE] and not live[WAITING] and not keep_usage and not timed:
+        before = state.tally.copy()
+        if t and not live[ACTIVE] and not live[WAITING] and not keep_usage and worker.clock is None:
             # An idle worker: nothing happens until the next arrival, so only count the slots.
             jump = min(source.next_arrival(t), horizon, limit) - t
             if jump > block and source.last_arrival >= t:
-                if random:
-                    policy_bits.advance(jump)
-                jump = min(jump, warmup - t) if t < warmup else jump
-                idle = _idle(jump)
-                state.tally[:] += idle
-                course.add(idle)
-                t += jump
+                worker.skip(min(jump, warmup - t) if t < warmup else jump)
+                course.add(state.tally - before)
                 continue
-        count = min(block, next(stop for stop in (warmup, horizon, limit) if stop > t) - t)
-        words = policy_bits.random_raw(count) if random else no_words
-        draws = policy.draw(params, t, count, words)
-        gates = no_gate if gate is None else gate.draw(t, count, words if gate.random else None)
-        if endless:
-            counts = policy.supply(params, draws) if gate is None else gates
-        else:
-            counts = np.zeros(count, np.int32) if timed else source.counts(t, count)
-        before = state.tally.copy()
-        done, starved = 0, False
-        while done < count:
-            # In real time the kernel comes back for more arrivals before the block is through.
-            times, need, exhausted = no_times, int(counts.sum()), False
-            if timed and not endless:
-                times, need, exhausted = source.times(live, starved)
-            if need > space - live[ACTIVE] - live[WAITING]:
-                extra = max(space, need)
-                if space + extra > LARGEST_POOL:
-                    live[VERDICT] = OVERFULL
-                    break
-                pool = grow_pool(pool, live, extra)
-                clock = grow_clock(clock, extra) if clock is not None else None
-                space += extra
-            if recorded and live[ARRIVED] + need > len(record.status):
-                more = new_record(max(len(record.status), need), timed)
-                record = Record(*(np.concatenate(pair) for pair in zip(record, more, strict=True)))
-            prompts, outputs, cells, expected = source.lengths(need, live)
-            usage = np.zeros((count - done, len(USAGE_COLUMNS)), np.int64) if keep_usage else empty_usage
-            starts = np.zeros(len(usage)) if timed else no_times
-            start = round(float(clock.now[0]) * NANO) if clock is not None else 0
-            executed = advance(
-                pol, vic, None if system.block_size == 1 else system.block_size, system.token_budget, system.service,
-                clock, pool, state, draws[done:], gates[done:], counts[done:], times, prompts, outputs, cells,
-                None if params.uses is None else expected, record, usage, starts, t, system.capacity, reject_above,
-                int(system.accounting == "paper"), buckets, ring, source.last_arrival, warmup, patience, endless,
-                exhausted, system.recompute, policy.buckets == "expected", policy.engine,
-            )  # fmt: skip
-            t += int(executed)
-            done += int(executed)
-            state.tally[TICKS] += executed if clock is None else round(float(clock.now[0]) * NANO) - start
-            if keep_usage:
-                trajectory.append(usage[:executed])
-                began.append(starts[:executed])
-            if live[VERDICT] or not timed:
-                break
-            starved = done < count
-        if done or live[VERDICT] != OVERFULL:
+        worker.block(min(block, next(stop for stop in (warmup, horizon, limit) if stop > t) - t), warmup)
+        if worker.t > t or worker.verdict != OVERFULL:
             spent = state.tally - before
             batches.add(spent)
             course.add(spent)
-        if t == warmup and warmup and horizon > warmup:
+        if worker.t == warmup and warmup and horizon > warmup:
             whole += state.tally
             batches = Batches()
             state.tally[:] = 0
             state.peak[:] = 0
             state.reals[:] = 0.0
-            if clock is not None:
-                clock.since[0] = clock.now[0]
-    # In real time slots do not tell whether everybody has come, the clock does.
-    came = exhausted and live[CURSOR] == len(times) if timed else t > source.last_arrival
-    if live[VERDICT]:
-        verdict = int(live[VERDICT])
-    elif came and not live[ACTIVE] and not live[WAITING]:
+            if worker.clock is not None:
+                worker.clock.since[0] = worker.clock.now[0]
+    verdict = worker.verdict or HORIZON
+    if not worker.verdict and worker.everybody_came and not live[ACTIVE] and not live[WAITING]:
         verdict = COMPLETED_RUN
     result = cut or so_far()
     for index in (LATENCY_SUM, LATENCY_COUNT):
@@ -379,9 +476,9 @@ def run(
         verdict=verdict,
         latency=state.latency,
         drained_slots=int(state.tally[SLOTS] - result["tally"][SLOTS]),
-        record=record,
-        usage=np.concatenate(trajectory) if trajectory else empty_usage,
-        starts=np.concatenate(began) if began else no_times,
-        clock=clock,
+        record=worker.record,
+        usage=np.concatenate(worker.usage) if worker.usage else np.zeros((0, len(USAGE_COLUMNS)), np.int64),
+        starts=np.concatenate(worker.starts) if worker.starts else np.zeros(0),
+        clock=worker.clock,
         **result,
     )

@@ -55,6 +55,9 @@ SQUARE, OFFERED, REALS = range(3)
 # Peaks (`State.peak`, int64).
 PEAK_USAGE, PEAK_DEMAND, PEAK = range(3)
 
+#: Levels (`Watch`) of a slot with an overflow, above every other, and of one that cannot lead to one.
+OVERFLOWED, SAFE = 2.0**62, -(2.0**62)
+
 # Columns of the usage trajectory.
 USAGE_COLUMNS = ("demand", "usage", "active", "waiting", "evicted")
 
@@ -115,6 +118,21 @@ class Record(NamedTuple):
     status: np.ndarray
     started: np.ndarray  #: first activation
     first: np.ndarray  #: when the first token was first there
+
+
+class Watch(NamedTuple):
+    """Looks at the level of every slot, and ends the block where it leaves its bounds (`mcflow.splitting`).
+
+    Level of a slot: `OVERFLOWED`, or else the largest of -g^2 / (2 v) over the slots to come, a rough logarithm of the
+    chance to overflow in one of them. Those who are active go on to their ends, others start as expected; g is what
+    is missing in the mean to an overflow then, tokens, and v its variance. Without forecasts: usage before eviction.
+    """
+
+    bounds: np.ndarray  #: stay in [bounds[0], bounds[1])
+    seen: np.ndarray  #: level of the last slot and the largest of all
+    fresh: np.ndarray  #: tokens held k slots on by one started in each slot since, (C + 1,); empty: no forecasts
+    spread: np.ndarray  #: variance of the tokens held k slots on by all started since, (C + 1,)
+    starts: np.ndarray  #: expected starts a slot while somebody waits, and afterwards
 
 
 class State(NamedTuple):
