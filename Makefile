@@ -26,7 +26,7 @@ sweep: setup
 	@for file in $(FILES); do $(BIN)/mcflow run $$file --out $(OUT) || exit $$?; done
 
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 lint: setup
 	$(BIN)/ruff check .

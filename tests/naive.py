@@ -295,7 +295,7 @@ def simulate(
         usage["evicted"].append(evicted)
 
         # 5. Decode.
-        stuck = stuck + 1 if active or evicted else 0
+        stuck += bool(active or evicted)
         done = False
         for r in list(active):
             r.made += 1

@@ -372,7 +372,7 @@ def simulate_engine(
             )
 
         # 7. Prefill and decode.
-        stuck = stuck + 1 if active or evicted else 0
+        stuck += bool(active or evicted)
         for r in list(active):
             prefill += r.chunk
             r.prefilled += r.chunk

@@ -118,6 +118,17 @@ def test_class_budget(data, **case):
     compare("class-budget", {"b": b}, **case)
 
 
+def test_livelock_with_idle_slots_between():
+    """Two that start in the same slot of their budgets evict each other for ever; between them nothing runs."""
+    case: dict[str, Any] = {
+        "rows": [(0.0, 1, 7), (0.0, 2, 1)], "capacity": 17, "slots": None, "victims": "all", "progress": "reset",
+        "block_size": 16,
+    }  # fmt: skip
+    params = {"b": ["0.05", "0.05"]}
+    assert kernel("class-budget", params, **case).verdict == "livelock"
+    compare("class-budget", params, **case)
+
+
 @settings(max_examples=400)
 @given(alpha=st.decimals("0", "0.99", places=2).map(str), **common)
 def test_greedy(alpha, **case):

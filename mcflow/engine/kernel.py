@@ -349,7 +349,7 @@ def advance(  # type: ignore[no-untyped-def]
         First slot; capacity; largest peak that is accepted; 1 when a request holds its token of
         this slot (accounting ``paper``), 0 when not yet (``engine``); waiting lines; calendar size
         (a power of two); last slot with an arrival; first slot whose arrivals count in latencies;
-        slots without a completion before `livelock`.
+        busy slots without a completion before `livelock`.
     endless, exhausted, recompute, sorted_by_expected, memory_first : bool
         Top the queue up to the supply; ``times`` holds all that will ever come; keep generated
         tokens on eviction; waiting lines are by expected output (else by class where there are
@@ -648,7 +648,7 @@ def advance(  # type: ignore[no-untyped-def]
                 if recording and record.first[pool.ident[p]] < 0:
                     record.first[pool.ident[p]] = t + 1 if service is None else now
                 p = prv[p]
-        stuck += 1
+        stuck += n > 0 or gone > 0
         slot = U32(CALENDAR + (t & mask))
         p = cnx[slot]
         if p != slot:
@@ -698,8 +698,6 @@ def advance(  # type: ignore[no-untyped-def]
                 p = cnx[p]
             cnx[slot] = slot
             cpr[slot] = slot
-            stuck = 0
-        elif n == 0 and gone == 0:
             stuck = 0
         if stuck > patience and gone > 0:
             verdict = LIVELOCK
