@@ -1,21 +1,23 @@
 """Overflow of the real process that is too rare to be seen: multilevel splitting, fixed effort.
 
-The level of a slot (`mcflow.engine.state.Watch`) is the largest usage to be expected from it on, above every
-other where it overflows. An *excursion* begins in the slot that brings the level to a first level L_1 for the first time
-since it was below a base, and ends below the base again. Every overflow lies in an excursion, so with N_1
-excursions that begin in T stationary slots
+The level of a slot (`mcflow.engine.state.Watch`) is a rough logarithm of the chance that it leads to an overflow.
+An *excursion* begins in the slot that brings the level to a first level L_1 for the first time since it was below a
+base, and ends below the base again. An overflow is above every level, so every overflow lies in an excursion, and
+with N_1 excursions that begin in T stationary slots
 
     P(overflow) = E[N_1] / T * p_1 ... p_k * E[D],
 
-p_i the chance to get from level i to i + 1 (the last: an overflow) before the base, D the slots with an overflow of an
-excursion that has one. A long plain run gives N_1 and the states in which excursions begin. Each stage starts the
+p_i the chance to get from level i to i + 1 (the last: to an overflow) before the base, D the slots with an overflow of
+an excursion that has one. A plain run gives N_1 and the states in which excursions begin. Each stage starts the
 same number of paths from states drawn from those in which the level was reached, with fresh random numbers, and
 keeps the states in which the next one is. The product of the shares is unbiased for any levels that do not depend on
-the same random numbers (Garvels 2000, ch. 2; Asmussen & Glynn 2007, ch. VI.9), so the levels come from a pilot.
-Shares of one replication depend on each other, replications do not: the interval is theirs.
+the same random numbers (Garvels 2000, ch. 2; Asmussen & Glynn 2007, ch. VI.9), so a pilot chooses them. The
+shares of one replication depend on each other, replications do not: the interval is theirs.
 
-Paths are run by the one kernel, from copies of its memory. The level sees what the policy does not, the true
-outputs of those who are active; that makes the estimate sharper, and its mean no different.
+Usage alone is a poor level, because two states of the same usage have very different chances. -g^2 / (2 v), g missing
+to the overflow in the mean and v the variance until then, is what large deviations ask for in the normal approximation
+(Dean & Dupuis 2009). It sees what the policy does not, the true outputs of those who are active; that makes the
+estimate sharper, and its mean no different.
 """
 
 from __future__ import annotations
@@ -68,9 +70,9 @@ class Splitting:
     replications : ndarray of float64, shape (replications,)
         Independent estimates; `probability` is their mean.
     base : float
-        Level below which an excursion ends, tokens.
+        Level below which an excursion ends.
     levels : tuple of float
-        Levels in between, tokens, ascending.
+        Levels in between, ascending.
     shares : tuple of float
         For each, the mean share of the paths that got on to the next (the last: to an overflow).
     cluster : float
