@@ -212,6 +212,12 @@ def _check(scenario: Scenario) -> None:
             f"splitting needs an activation budget; {scenario.policy} has none, put a gate in front of it",
             where="policy",
         )
+    if scenario.accounting == "engine":
+        raise InputError(
+            "splitting looks ahead by the paper's accounting, and misses most of an engine's overflows; "
+            "set accounting: paper",
+            where="system",
+        )
     if scenario.victims == "beta":
         raise InputError("beta draws from a stream that splitting cannot renew; choose another rule", where="victims")
 
