@@ -38,6 +38,7 @@ TraceFile = Annotated[Path, typer.Argument(help="Request trace, CSV or JSONL, gz
 TimeUnit = Annotated[str | None, typer.Option(help="Unit of the trace's times: slot, s, ms, us or ns.")]
 Start = Annotated[float | None, typer.Option(help="Leave out what arrives before this time of the trace.")]
 Rows = Annotated[int | None, typer.Option(help="Take only so many rows of the trace.")]
+Accounting = Annotated[str | None, typer.Option(help="paper (l + j) or engine (l + j - 1); default: the policy's.")]
 Gate = Annotated[
     list[str] | None, typer.Option(help="b=0.9 (and law=...): an activation budget in front of the policy.")
 ]
@@ -167,9 +168,7 @@ def simulate(
     progress: Annotated[
         str | None, typer.Option(help="reset or recompute: what eviction does to made tokens; default: the policy's.")
     ] = None,
-    accounting: Annotated[
-        str | None, typer.Option(help="paper (l + j) or engine (l + j - 1); default: the policy's.")
-    ] = None,
+    accounting: Accounting = None,
     victims: Annotated[
         str | None, typer.Option(help="lifo, all, none, ascending, fewest or beta; default: the policy's.")
     ] = None,
@@ -261,7 +260,7 @@ def stability(
     jobs: Annotated[int, typer.Option(help="Threads; -1 for one a core.")] = -1,
     as_json: Json = False,
 ) -> None:
-    """Find the largest arrival rate that a policy sustains, by bisection, beside M / E[w]."""
+    """Find the largest arrival rate that a policy sustains, by bisection, beside capacity over mean work."""
     from mcflow import report
     from mcflow.commands import stability_of
 
@@ -289,6 +288,7 @@ def rare(
         str | None, typer.Option(help="Victim rule; none: nobody is evicted. Default: the policy's.")
     ] = None,
     block_size: Annotated[int, typer.Option(help="Tokens a memory block.")] = 1,
+    accounting: Accounting = None,
     gate: Gate = None,
     measure: Annotated[
         str, typer.Option(help="Level of a slot: what is to be expected from it on (ahead), or its usage.")
@@ -307,7 +307,7 @@ def rare(
 
     found = rare_of(
         capacity=capacity, policy=policy, param=param or [], workload=workload, supply=supply, victims=victims,
-        block_size=block_size, gate=gate or [], measure=measure, paths=paths, slots=slots,
+        block_size=block_size, accounting=accounting, gate=gate or [], measure=measure, paths=paths, slots=slots,
         replications=replications, seed=seed, jobs=jobs,
     )  # fmt: skip
     values = splitting_report(found)

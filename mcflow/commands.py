@@ -494,6 +494,7 @@ def rare_of(
     supply: str,
     victims: str | None,
     block_size: int,
+    accounting: str | None,
     gate: list[str],
     measure: str,
     paths: int,
@@ -525,12 +526,15 @@ def rare_of(
     chosen = _policy(policy)
     if victims is not None:
         _one_of("--victims", victims, list(VICTIMS))
+    if accounting is not None:
+        _one_of("--accounting", accounting, ["paper", "engine"])
     endless = supply == "endless"
     file = WorkloadFile(workload) if endless else _arriving(workload)
     plain = _plain_scenario(file, chosen, parameters(chosen, param), capacity, seed)
     scenario = dataclasses.replace(
         plain, arrivals=None if endless else plain.arrivals, replay=None if endless else plain.replay,
         victims=victims or plain.victims, block_size=block_size, gate=gate_of(chosen, gate),
+        accounting=accounting or plain.accounting,
     )  # fmt: skip
     return split(scenario, paths=paths, slots=slots, replications=replications, measure=measure, jobs=jobs)
 

@@ -30,6 +30,10 @@ from mcflow.schema import COMPUTED, INPUTS, MEASURED
 
 PLAIN = "arrived_at,prompt_tokens,output_tokens\n"
 
+COMMANDS = (
+    "run", "simulate", "theory", "stability", "rare", "tune", "plot", "show", "export", "services", "policies", "trace",
+)  # fmt: skip
+
 #: The paper's classes (MODEL section 2), one request of each a slot.
 PAPER = """
 arrivals: {kind: poisson, rate: 3}
@@ -151,7 +155,7 @@ def test_help_in_a_fresh_process_imports_nothing_heavy() -> None:
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "mcflow.cli", "--help"], capture_output=True, text=True, check=True
     )
-    for command in ("run", "simulate", "theory", "tune", "plot", "show", "export", "policies"):
+    for command in COMMANDS:
         assert re.search(rf"^\W*{command} ", done.stdout, re.MULTILINE), command
     imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
     assert "typer" in imported
@@ -204,7 +208,7 @@ def test_help_and_version() -> None:
     for words in ([], ["--help"], ["-h"]):
         code, out, err = call(*words)
         assert (code, err) == (0, "") and "simulate" in out and "theory" in out
-    for command in ("run", "simulate", "theory", "tune", "plot", "show", "export", "policies"):
+    for command in COMMANDS:
         code, out, err = call(command, "--help")
         assert (code, err) == (0, "") and "Usage" in out
 

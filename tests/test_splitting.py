@@ -6,10 +6,13 @@ Tolerances are in standard errors of the estimates; seeds are fixed.
 from __future__ import annotations
 
 import dataclasses
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 from naive_level import naive_level
+from test_cli import call, mistake
 
 from mcflow import policies
 from mcflow.budget import Budget
@@ -187,3 +190,56 @@ def test_watched_run_is_the_plain_one_and_a_moment_is_a_copy():
     worker.restore(moment)
     worker.block(200)
     assert all((a == b).all() for a, b in zip(kept, (*moment.pool, moment.live, moment.crossing), strict=True))
+
+
+# --- the command
+
+CLASSES = """
+arrivals: {kind: poisson, rate: 2.9}
+lengths: {kind: classes, classes: [{prompt: 3, output: 4}, {prompt: 3, output: 12}]}
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    path = tmp_path / "small.yaml"
+    path.write_text(CLASSES)
+    return path
+
+
+def test_command(small):
+    words = ("rare", "--workload", small, "--capacity", 290, "--policy", "flow-control", "--param", "b=3")
+    words += ("--paths", 64, "--slots", 4096, "--replications", 6, "--seed", 2, "--jobs", 1)
+    code, out, err = call(*words, "--supply", "endless", "--victims", "none", "--json")
+    assert (code, err) == (0, "")
+    report = json.loads(out)
+    exact = overflow_probability(SMALL, Budget.of("3"), 290)
+    assert report["probability"] == pytest.approx(exact, abs=4 * report["standard_error"])
+    assert report["low"] <= report["probability"] <= report["high"] and len(report["replications"]) == 6
+    code, out, err = call(*words)
+    assert (code, err) == (0, "") and "probability" in out and "relative error" in out
+
+
+def test_command_with_an_engine_behind_a_gate(small):
+    words = ("rare", "--workload", small, "--capacity", 250, "--policy", "vllm", "--gate", "b=3", "--accounting")
+    words += ("paper", "--paths", 64, "--slots", 4096, "--replications", 4, "--jobs", 1, "--json")
+    assert 0 < json.loads(call(*words).out)["probability"] < 1
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("--policy", "vllm"), "policy: splitting needs an activation budget"),
+        (("--policy", "vllm", "--gate", "b=3"), "set accounting: paper"),
+        (("--policy", "flow-control", "--param", "b=3", "--accounting", "own"), "--accounting"),
+        (("--policy", "flow-control", "--param", "b=3", "--supply", "some"), "--supply"),
+        (("--policy", "flow-control", "--param", "b=3", "--measure", "some"), "--measure"),
+        (("--policy", "flow-control", "--param", "b=3", "--victims", "some"), "--victims"),
+        (("--policy", "flow-control", "--param", "b=3", "--victims", "beta"), "victims: beta draws"),
+        (("--policy", "flow-control", "--param", "b=3", "--paths", 1), "--paths"),
+        (("--policy", "flow-control", "--param", "b=3", "--slots", 1), "--slots"),
+        (("--policy", "flow-control", "--param", "b=3", "--replications", 1), "--replications"),
+    ],
+)
+def test_command_mistakes(small, words, text):
+    assert text in mistake("rare", "--workload", small, "--capacity", 290, *words)
