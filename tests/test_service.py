@@ -183,8 +183,9 @@ def test_never_falls_and_is_positive(name: str, more: int, d: int, kv: int, p: i
             assert svc.duration(d, kv, p + more) >= here * (1 - 1e-12)
         if svc is line or d >= 512:
             assert svc.duration(d + more, kv, p) >= here * (1 - 1e-12)
-        if svc is table:  # the source itself falls by up to 6.4 % from one d or p to a larger one
-            assert svc.duration(d, kv, p + more) >= here * 0.93
+        if svc is table:  # the source itself falls by up to 6.4 % from one d or p to a larger one,
+            # and where d lies outside (512) by the multiple of it that the lines are drawn out to: 15 % at d = 5000
+            assert svc.duration(d, kv, p + more) >= here * (0.93 if d <= 512 else 0.84)
             assert svc.duration(2 * d, 2 * kv, p) >= here * 0.93
 
 
