@@ -9,12 +9,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from mcflow.errors import InputError
-from mcflow.exact import shown
-from mcflow.quantity import AxisRef, Derived, evaluate
+from mcflow.exact import Exact, shown
+from mcflow.quantity import AxisRef, Derived, evaluate, plain
 from mcflow.scenario import LARGEST_RATE
 from mcflow.service import ServiceSpec
-from mcflow.spec import PROCESSES, IterationSpec, WorkloadSpec
+from mcflow.spec import PROCESSES, IterationSpec, LengthsSpec, WorkloadSpec
 from mcflow.workload.arrivals import Arrivals
+from mcflow.workload.lengths import LARGEST_WEIGHT, LONGEST, LengthLaw
 from mcflow.workload.predictions import LARGEST_ERROR, MaxNew, Predictions
 from mcflow.yamlfile import Place
 
@@ -62,12 +63,13 @@ class Cell:
             message = getattr(error, "message", "is beyond all bounds")
             raise self.error(quantity, place, message) from None
 
-    def whole(self, quantity: Any, place: Place, most: int) -> int:
-        """A whole number from 1 to ``most``."""
+    def whole(self, quantity: Any, place: Place, most: int, least: int = 1) -> int:
+        """A whole number from ``least`` (0 or 1) to ``most``."""
         value = self.value(quantity, place)
         if value.denominator != 1:
             raise self.error(quantity, place, f"must be a whole number, got {shown(value)}")
-        self.positive(value, quantity, place, most)
+        if least or value:
+            self.positive(value, quantity, place, most)
         return int(value)
 
     def positive(self, value: Fraction, quantity: Any, place: Place, most: int) -> Fraction:
@@ -77,6 +79,36 @@ class Cell:
         if value > most:
             raise self.error(quantity, place, f"must be <= {most}, got {shown(value)}")
         return value
+
+    def classes(self, spec: LengthsSpec, place: tuple[str | int, ...]) -> LengthLaw:
+        """Length law of lengths of kind classes.
+
+        Raises
+        ------
+        InputError
+            If a length is no whole number of tokens, a weight is not > 0, or rates that differ are not plain numbers.
+        """
+        prompts, outputs = [], []
+        shares: list[Exact] = []
+        rates = [item.rate for item in spec.classes or []]
+        alike = len({str(plain(rate)) for rate in rates}) == 1
+        for i, item in enumerate(spec.classes or []):
+            at = (*place, "classes", i)
+            prompts.append(self.whole(item.prompt, (*at, "prompt"), LONGEST, 0))
+            outputs.append(self.whole(item.output, (*at, "output"), LONGEST))
+            if item.rate is None:
+                weight = Fraction(1) if item.weight is None else self.value(item.weight, (*at, "weight"))
+                shares.append(self.positive(weight, item.weight, (*at, "weight"), LARGEST_WEIGHT))
+            elif alike:
+                shares.append(Fraction(1))
+            elif isinstance(item.rate, AxisRef | Derived):
+                raise self.file.error(place, "rates of classes may follow an axis or a form only if all are the same")
+            else:
+                shares.append(self.positive(item.rate, item.rate, (*at, "rate"), LARGEST_RATE))
+        try:
+            return LengthLaw.classes(prompts, outputs, shares)
+        except InputError as error:
+            raise self.file.error(place, error.message) from None
 
     def rate(self, workload: WorkloadSpec, root: tuple[str | int, ...]) -> Fraction | None:
         """Total arrival rate; None where none is given."""

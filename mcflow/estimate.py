@@ -62,7 +62,9 @@ def zero_limit(dataset: xr.Dataset, level: float = LEVEL) -> xr.DataArray:
     """
     events = dataset["overflow_slots"].sum("replication")
     slots = dataset["measured_slots"].where(dataset["measured_slots"] > 0).sum("replication")
-    limit = slots.copy(data=intervals.zero_limit(slots.values, float(dataset.attrs["max_output"]), level))
+    limit = slots.copy(
+        data=intervals.zero_limit(slots.values, dataset["longest_output"].transpose(*slots.dims).values, level)
+    )
     return limit.where((events == 0) & (slots > 0))
 
 

@@ -7,6 +7,7 @@ one line with file, line, column, place and cure.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from pydantic import ValidationError
 from mcflow.cell import Cell
 from mcflow.errors import InputError
 from mcflow.exact import exact
-from mcflow.quantity import AxisRef, Derived, axes_of, plain
+from mcflow.quantity import axes_of
 from mcflow.schema import VARIABLES
 from mcflow.spec import TAKEN, ArrivalsSpec, ExperimentSpec, LengthsSpec, Strict, WorkloadSpec, readable
 from mcflow.workload.lengths import LengthLaw
@@ -45,31 +46,25 @@ class Loaded:
             problem = error.errors(include_input=False, include_url=False)[0]
             raise self.error(_place(problem, data), readable(problem)) from None
 
-    def law(self, spec: LengthsSpec, place: Place) -> LengthLaw:
-        """Build the length law of a file.
+    def law(
+        self,
+        spec: LengthsSpec,
+        place: tuple[str | int, ...],
+        values: Mapping[str, Fraction] = {},
+        places: Mapping[str, Place] = {},
+    ) -> LengthLaw:
+        """Build the length law of a file at a combination of axis values.
 
         Raises
         ------
         InputError
-            If a referenced file is missing or faulty, or a weight depends on an axis.
+            If a referenced file is missing or faulty, or a length or weight is not possible.
         """
         from mcflow.workload.files import read_histogram, shipped_histogram
 
+        if spec.kind == "classes":
+            return Cell(self, Fraction(0), values, places).classes(spec, place)
         try:
-            if spec.kind == "classes":
-                assert spec.classes is not None
-                for name in axes_of([item.weight for item in spec.classes]):
-                    raise InputError(f"a weight must be a number; it cannot follow axis {name!r}")
-                shares = [item.rate if item.rate is not None else item.weight for item in spec.classes]
-                if len({str(plain(share)) for share in shares}) == 1:
-                    shares = [Fraction(1)] * len(shares)
-                if any(isinstance(share, AxisRef | Derived) for share in shares):
-                    raise InputError("rates of classes may follow an axis or a form only if all are the same")
-                fractions = [Fraction(1) if share is None else share for share in shares]
-                if any(share <= 0 for share in fractions):
-                    raise InputError("weights and rates must be > 0")
-                prompts, outputs = zip(*((item.prompt, item.output) for item in spec.classes), strict=True)
-                return LengthLaw.classes(list(prompts), list(outputs), list(fractions))
             if spec.kind == "rows":
                 assert spec.rows is not None
                 rows = np.array(spec.rows, dtype=np.int64)
@@ -84,7 +79,7 @@ class Loaded:
         except InputError as error:
             raise error.at(self.file.where(place)) from None
 
-    def replay(self, spec: LengthsSpec, place: Place, law: LengthLaw) -> Replay | None:
+    def replay(self, spec: LengthsSpec, place: Place) -> Replay | None:
         """Rows whose lengths are taken in order; None where lengths are drawn."""
         if spec.order != "replay":
             return None
@@ -120,7 +115,6 @@ class Experiment(Loaded):
     Attributes
     ----------
     spec : ExperimentSpec
-    lengths : LengthLaw
     """
 
     def __init__(self, path: str | Path, overrides: list[str] | None = None) -> None:
@@ -129,8 +123,10 @@ class Experiment(Loaded):
             self.file.override(assignment)
         self.spec: ExperimentSpec = self.validate(ExperimentSpec, self.file.data)
         workload = self.spec.workload
-        self.lengths = self.law(workload.lengths, ("workload", "lengths"))
-        self.replays = self.replay(workload.lengths, ("workload", "lengths"), self.lengths)
+        self._laws: dict[tuple[Fraction, ...], LengthLaw] = {}
+        if not any(axes_of(workload.lengths)):
+            self.lengths({}, {})
+        self.replays = self.replay(workload.lengths, ("workload", "lengths"))
         self.times = self.arrival_times(workload.arrivals, ("workload", "arrivals"))
         self._check_axes()
         self._check_figures()
@@ -142,6 +138,21 @@ class Experiment(Loaded):
                 raise self.error(("policies", i), f"label {label!r} is used twice; give each entry its own label")
         if not workload.arrives and any(entry.supply == "arrivals" for entry in self.spec.policies):
             raise self.error(("workload",), "no arrival rate; give arrivals: {kind: poisson, rate: ...}")
+
+    def lengths(self, values: Mapping[str, Fraction], places: Mapping[str, Place]) -> LengthLaw:
+        """The length law at these values of the axes, which come from these places; one object for equal laws.
+
+        Raises
+        ------
+        InputError
+            If there is none.
+        """
+        spec = self.spec.workload.lengths
+        followed = [[item.prompt, item.output, item.weight] for item in spec.classes or []]
+        key = tuple(values[name] for name in dict.fromkeys(axes_of(followed)))
+        if key not in self._laws:
+            self._laws[key] = self.law(spec, ("workload", "lengths"), values, places)
+        return self._laws[key]
 
     def _check_axes(self) -> None:
         spec = self.spec
@@ -225,7 +236,7 @@ class WorkloadFile(Loaded):
         for name in axes_of(spec):
             raise self.error((), f"refers to axis {name!r}; a workload file needs numbers")
         self.lengths = self.law(spec.lengths, ("lengths",))
-        self.replays = self.replay(spec.lengths, ("lengths",), self.lengths)
+        self.replays = self.replay(spec.lengths, ("lengths",))
         times = self.arrival_times(spec.arrivals, ("arrivals",))
         cell = Cell(self, self.lengths.mean_workload)
         self.predictions = cell.predictions(spec, ())

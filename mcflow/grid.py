@@ -71,7 +71,8 @@ class _Point(Cell):
     def __init__(self, experiment: Experiment, values: Mapping[str, Fraction], index: Mapping[str, int]) -> None:
         listed = {name: isinstance(axis, list) for name, axis in experiment.spec.axes.items()}
         places = {name: ("axes", name, at) if listed[name] else ("axes", name) for name, at in index.items()}
-        super().__init__(experiment, experiment.lengths.mean_workload, values, places)
+        self.lengths = experiment.lengths(values, places)
+        super().__init__(experiment, self.lengths.mean_workload, values, places)
         self.experiment = experiment
 
     def params(self, entry: PolicySpec, i: int) -> Any:
@@ -104,7 +105,7 @@ class _Point(Cell):
         capacity = self.whole(spec.system.capacity, ("system", "capacity"), LARGEST_CAPACITY)
         params = self.params(entry, i)
         endless = entry.supply == "endless"
-        lengths = self.experiment.lengths
+        lengths = self.lengths
         predictions = self.predictions(spec.workload)
         if params.uses is not None:
             try:

@@ -31,15 +31,17 @@ def layout(
     import numba
     import xarray
 
-    spec, law = experiment.spec, experiment.lengths
+    spec = experiment.spec
     inputs = {
         "arrival_rate": [None if p.scenario.rate is None else float(p.scenario.rate) for p in points],
         "capacity": [p.scenario.capacity for p in points],
-        "critical_rate": [float(p.scenario.capacity / law.mean_workload) for p in points],
+        "mean_workload": [float(p.scenario.lengths.mean_workload) for p in points],
+        "longest_output": [p.scenario.lengths.max_output for p in points],
+        "critical_rate": [float(p.scenario.capacity / p.scenario.lengths.mean_workload) for p in points],
         "load": [
             None
             if p.scenario.rate is None or p.scenario.timed
-            else float(p.scenario.rate * law.mean_workload / p.scenario.capacity)
+            else float(p.scenario.rate * p.scenario.lengths.mean_workload / p.scenario.capacity)
             for p in points
         ],
         "budget": [
@@ -78,9 +80,7 @@ def layout(
             "description": spec.description,
             "seed": str(spec.seed),
             "spec": json.dumps(plain(experiment.file.data)),
-            "lengths": law.source,
-            "mean_workload": float(law.mean_workload),
-            "max_output": law.max_output,
+            "lengths": points[0].scenario.lengths.source,
             "replications": json.dumps(spec.run.replications)
             if spec.run.precision is None
             else json.dumps({"until": spec.run.precision.describe()}),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 #: Version of the dataset's layout.
-FORMAT = 1
+FORMAT = 2
 
 #: How a run ended, by code (`verdict`).
 VERDICTS = ("running", "completed", "horizon", "livelock", "blocked", "overfull")
@@ -178,6 +178,8 @@ PORTIONS = 128
 INPUTS: tuple[Variable, ...] = (
     Variable("arrival_rate", "f8", "requests/slot", "all classes together; missing with an endless supply", clock=True),
     Variable("capacity", "i8", "tokens", "KV cache M"),
+    Variable("mean_workload", "f8", "tokens*slots", "E[w], cache that one request takes, prompt and output together"),
+    Variable("longest_output", "i8", "tokens", "C, the longest output of the length law"),
     Variable("critical_rate", "f8", "requests/slot", "M / E[w]: no policy is stable beyond it (Prop. 3.2, 3.5)"),
     Variable("load", "f8", "1", "rate E[w] / M"),
     Variable("budget", "f8", "requests/slot", "mean activation budget, all classes; missing for policies without one"),

@@ -11,7 +11,16 @@ import math
 from fractions import Fraction
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from mcflow import policies
@@ -20,7 +29,7 @@ from mcflow.errors import InputError
 from mcflow.exact import exact, rounded
 from mcflow.policies.victims import VICTIMS
 from mcflow.precision import FIRST_ROUND, Precision
-from mcflow.quantity import QuantityField, parse
+from mcflow.quantity import AxisRef, QuantityField, parse
 from mcflow.schema import MEASURED
 from mcflow.workload.lengths import LONGEST
 
@@ -71,6 +80,16 @@ Whole = Annotated[int, BeforeValidator(_no_switch)]
 Tokens = Annotated[int, Field(ge=0, le=LONGEST, strict=True)]
 RowTokens = Annotated[int, Field(le=LONGEST, strict=True)]
 OutputTokens = Annotated[int, Field(ge=1, le=LONGEST, strict=True)]
+
+
+def _or_axis(value: Any, plain: ValidatorFunctionWrapHandler) -> Any:
+    """``{axis: NAME}`` in place of a number; forms need E[w], which these numbers make."""
+    if not isinstance(value, dict):
+        return plain(value)
+    quantity = parse(value)
+    if not isinstance(quantity, AxisRef):
+        raise PydanticCustomError("form", "must be a number or {{axis: NAME}}; a form needs the lengths itself", {})
+    return quantity
 
 
 def _seed(value: Any) -> Any:
@@ -124,9 +143,9 @@ class ArrivalsSpec(Strict):
 class ClassSpec(Strict):
     """One class: prompt and output in tokens; weight, or its own rate in requests a slot."""
 
-    prompt: Tokens
-    output: OutputTokens
-    weight: QuantityField | None = None
+    prompt: Annotated[Tokens, WrapValidator(_or_axis)]
+    output: Annotated[OutputTokens, WrapValidator(_or_axis)]
+    weight: Annotated[QuantityField | None, WrapValidator(_or_axis)] = None
     rate: QuantityField | None = None
 
 

@@ -34,8 +34,8 @@ def dataset(**values: Any) -> xr.Dataset:
     }  # fmt: skip
     rate = values.pop("arrival_rate", 1.0)
     data = {name: (("policy", "replication"), np.broadcast_to(v, (1, count))) for name, v in (usual | values).items()}
-    data["arrival_rate"] = (("policy",), [rate])
-    return xr.Dataset(data, {"policy": ["p"]}, {"max_output": 10, "drain": 0})
+    data |= {"arrival_rate": (("policy",), [rate]), "longest_output": (("policy",), [10])}
+    return xr.Dataset(data, {"policy": ["p"]}, {"drain": 0})
 
 
 def test_half_width_is_student_t() -> None:

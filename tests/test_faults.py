@@ -180,8 +180,11 @@ EXPERIMENTS: dict[str, tuple[str, str, str, str]] = {
     "zero block": (CAPACITY, f"{CAPACITY}\n  block_size: 0", "x.yaml:12:3: system.block_size", "must be > 0, got 0"),
     "negative prompt": (CLASS, "{prompt: -1, output: 4}", "x.yaml:8:10: workload.lengths.classes[0].prompt", "0"),
     "zero output": (CLASS, "{prompt: 3, output: 0}", "x.yaml:8:21: workload.lengths.classes[0].output", "1"),
-    "zero weight": (CLASS, "{prompt: 3, output: 4, weight: 0}", "x.yaml:5:3: workload.lengths", "must be > 0"),
-    "negative weight": (CLASS, "{prompt: 3, output: 4, weight: -1}", "x.yaml:5:3: workload.lengths", "must be > 0"),
+    "zero weight": (CLASS, "{prompt: 3, output: 4, weight: 0}", "x.yaml:8:32: workload.lengths.classes[0].weight", "must be > 0"),
+    "negative weight": (CLASS, "{prompt: 3, output: 4, weight: -1}", "x.yaml:8:32: workload.lengths.classes[0].weight", "must be > 0"),
+    "prompt of a form": (
+        CLASS, "{prompt: {from: load, capacity: 9, load: 1}, output: 4}", "x.yaml:8:10: workload.lengths.classes[0].prompt", "{axis: NAME}",
+    ),
     "nan weight": (CLASS, "{prompt: 3, output: 4, weight: .nan}", "x.yaml:8:32: workload.lengths.classes[0].weight", "finite"),
     "weight of a form": (
         CLASS, "{prompt: 3, output: 4, weight: {from: budget, budget: 1, factor: {axis: lambda}}}", "x.yaml:", "axis",
@@ -840,7 +843,7 @@ def test_shared_faults_with_sound_results(folder: Path, shared: Path, number: st
         assert "16777216" in refuse(folder, "run", "x.yaml", "--out", "out", "--jobs", "1")
         return
     served = {(int(row["prompt"]), int(row["output"])) for row in rows}
-    lengths = Experiment(folder / "x.yaml").lengths
+    lengths = Experiment(folder / "x.yaml").lengths({}, {})
     assert set(zip(lengths.prompt_min.tolist(), lengths.output_min.tolist(), strict=True)) == served
     assert int(lengths.weight.sum()) == len(rows)
     if number in ("04", "08"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from fractions import Fraction as F
 from pathlib import Path
 from typing import Any
@@ -277,7 +278,7 @@ def test_weights_are_exact_or_refused(tmp_path: Path) -> None:
     def weights(*given: Any) -> Any:
         items = [{"prompt": 1, "output": k + 1, "weight": weight} for k, weight in enumerate(given)]
         lengths = {"kind": "classes", "classes": items}
-        return load(tmp_path, {"workload": {**BASE["workload"], "lengths": lengths}}).lengths
+        return load(tmp_path, {"workload": {**BASE["workload"], "lengths": lengths}}).lengths({}, {})
 
     assert weights(0.1, 0.2, 0.7).weight.tolist() == [1, 2, 7]
     assert weights("1/3", "1/6", 0.5).weight.tolist() == [2, 1, 3]
@@ -291,6 +292,57 @@ def test_weights_are_exact_or_refused(tmp_path: Path) -> None:
         shares = [exact(weight) / sum(map(exact, given_weights)) for weight in given_weights]
         assert law.probability == pytest.approx([float(share) for share in shares], rel=1e-12)
         assert law.mean_workload == sum(s * ((k + 1) + (k + 1) * (k + 2) // 2) for k, s in enumerate(shares))
+
+
+def following(prompt: Any, output: Any, weight: Any, axes: dict[str, Any]) -> dict[str, Any]:
+    """Two classes, the second of which may follow axes, in a cache of slack 0.25."""
+    items = [{"prompt": 10, "output": 20}, {"prompt": prompt, "output": output, "weight": weight}]
+    return {
+        "workload": {"arrivals": {"rate": 1}, "lengths": {"kind": "classes", "classes": items}},
+        "system": {"capacity": {"from": "slack", "budget": 12, "epsilon": 0.25}},
+        "axes": axes,
+    }
+
+
+def test_lengths_and_weights_follow_axes_and_so_does_what_is_derived(tmp_path: Path) -> None:
+    axes = {"l": [0, 100], "C": [40, 60], "share": [0.5, 1]}
+    changes = following(*({"axis": name} for name in axes), axes)
+    seen = points(tmp_path, changes)
+    assert len(seen) == 8
+    for point in seen:
+        prompt, output, weight = (point.values[name] for name in axes)
+        law = point.scenario.lengths
+        plain_law = points(tmp_path, following(int(prompt), int(output), float(weight), {}))[0].scenario
+        assert (law.max_prompt, law.max_output) == (max(10, prompt), output)
+        heavy = prompt * output + output * (output + 1) / 2
+        assert law.mean_workload == (410 + weight * heavy) / (1 + weight)
+        assert point.scenario.capacity == 16 * law.mean_workload // 1
+        assert point.scenario.key(2) == plain_law.key(2)
+    laws = {id(point.scenario.lengths) for point in seen}
+    assert len(laws) == 8 and len({point.scenario.key(2) for point in seen}) == 8
+
+
+def test_points_of_one_law_share_it(tmp_path: Path) -> None:
+    changes = following(10, {"axis": "C"}, 1, {"C": [40, 60], "e": [1, 2, 3]})
+    changes["workload"]["arrivals"]["rate"] = {"axis": "e"}
+    assert len({id(point.scenario.lengths) for point in points(tmp_path, changes)}) == 2
+
+
+@pytest.mark.parametrize(
+    ("prompt", "output", "weight", "values", "text"),
+    [
+        ({"axis": "x"}, 5, 1, [3, 0.5], "axes.x[1]: must be a whole number, got 0.5"),
+        ({"axis": "x"}, 5, 1, [3, -1], "axes.x[1]: must be > 0, got -1"),
+        ({"axis": "x"}, 5, 1, [2**24 + 1], "axes.x[0]: must be <= 16777216"),
+        (5, {"axis": "x"}, 1, [3, 0], "axes.x[1]: must be > 0, got 0"),
+        (5, 5, {"axis": "x"}, [1, 0], "axes.x[1]: must be > 0, got 0"),
+    ],
+)
+def test_lengths_that_an_axis_makes_impossible(
+    tmp_path: Path, prompt: Any, output: Any, weight: Any, values: list[float], text: str
+) -> None:
+    with pytest.raises(InputError, match=re.escape(text)):
+        points(tmp_path, following(prompt, output, weight, {"x": values}))
 
 
 @pytest.mark.parametrize(
@@ -337,7 +389,7 @@ def test_set_replaces_and_adds(tmp_path: Path) -> None:
     assert (run.slots, run.warmup, run.replications) == (10_000, 100, 2)
     assert (entry.params["b"], entry.label) == (F(29, 100), "mine")
     assert experiment.spec.axis_values == {"rate": [1, 2, 5]}
-    assert experiment.lengths.max_output == 80 and experiment.spec.description == "a text"
+    assert experiment.lengths({}, {}).max_output == 80 and experiment.spec.description == "a text"
     grid = expand(experiment)
     assert (grid[0].scenario.capacity, grid[0].scenario.block_size, len(grid)) == (4060, 16, 3)
 

@@ -221,7 +221,7 @@ def test_the_dataset_explains_itself(finished: tuple[Path, xr.Dataset]) -> None:
 def test_inputs_and_results_of_a_point(finished: tuple[Path, xr.Dataset]) -> None:
     point = finished[1].isel(policy=0).sel({"lambda": 1.5, "b": 2})
     workload = (3 * 4 + 10 + 1 * 2 + 3 + 2 * 9 + 45) / 3
-    assert point.attrs["mean_workload"] == pytest.approx(workload, rel=1e-15)
+    assert float(point["mean_workload"]) == pytest.approx(workload, rel=1e-15) and point["longest_output"] == 9
     assert (point["arrival_rate"], point["capacity"], point["budget"], point["warmup"]) == (1.5, 60, 2, 150)
     assert float(point["critical_rate"]) == pytest.approx(60 / workload)
     assert float(point["slack"]) == pytest.approx(1 - 2 * workload / 60)
