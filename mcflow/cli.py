@@ -367,7 +367,8 @@ def tune(
 def plot(
     results: Dataset,
     kind: Annotated[
-        str | None, typer.Option(help="overflow, stability, metric, comparison, usage or map.", show_default=False)
+        str | None,
+        typer.Option(help="overflow, stability, metric, comparison, usage, map or bounds.", show_default=False),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="PNG, PDF or SVG file.", show_default=False)

@@ -209,7 +209,7 @@ class Experiment(Loaded):
                 raise self.error(("figures", i), "there is no axis to draw against")
             drawn = (figure.x, figure.y) if plane else (figure.x,)
             others = [name for name, axis in values.items() if len(axis) > 1 and name not in drawn]
-            if others and (figure.x is not None or len(others) > 1):
+            if figure.kind != "bounds" and others and (figure.x is not None or len(others) > 1):
                 raise self.error(("figures", i), f"axis {others[0]} varies too; a figure has one axis that varies")
 
 

@@ -501,7 +501,7 @@ class RunSpec(Strict):
 class FigureSpec(Strict):
     """One figure drawn after the run, see `mcflow.plot`; of some of the policies, where it names them."""
 
-    kind: Literal["overflow", "stability", "metric", "comparison", "usage", "map"]
+    kind: Literal["overflow", "stability", "metric", "comparison", "usage", "map", "bounds"]
     x: str | None = None
     y: str | None = None
     policies: Annotated[list[str], Field(min_length=1)] | None = None

@@ -489,10 +489,37 @@ def test_plot_formats(results: Path, tmp_path: Path, suffix: str) -> None:
     assert os.listdir(tmp_path) == [target.name]
 
 
-@pytest.mark.parametrize("kind", ["overflow", "stability", "metric", "comparison"])
+@pytest.mark.parametrize("kind", ["overflow", "stability", "metric", "comparison", "bounds"])
 def test_plot_kinds(results: Path, tmp_path: Path, kind: str) -> None:
     code, out, err = call("plot", results / "small.zarr", "--kind", kind, "-o", tmp_path / "f.png")
     assert (code, err) == (0, "") and (tmp_path / "f.png").stat().st_size > 5000
+
+
+def test_a_figure_of_bounds_shows_what_is_exceeded(results: Path) -> None:
+    """A bound put below what was measured is red, one far above it blue, one within the interval grey."""
+    from mcflow.plot import figure
+    from mcflow.plot.bounds import EQUAL
+
+    dataset = store.load(results / "small.zarr").isel(policy=[0]).isel({"lambda": [1, 2]})
+    measured = dataset["overflow_probability"] = dataset["overflow_probability"] * 0 + 0.25
+    mean = measured.mean("replication")
+    dataset["overflow_exact"], dataset["bound_chernoff"] = mean * 1.0001, mean * 1000
+    dataset["bound_hoeffding"], dataset["bound_bernstein"] = mean / 2, mean * np.nan
+    drawn = figure(dataset, "bounds", x="lambda")
+    looks = {}
+    for panel in (axis for axis in drawn.axes if axis.get_title()):
+        ratio, equal = panel.get_images()
+        hidden = np.ma.getmaskarray(equal.get_array()).all()
+        looks[panel.get_title()] = "ratio" if hidden else "equal", float(np.ma.filled(ratio.get_array(), np.nan)[0, 0])
+        assert hidden or equal.get_cmap()(0.0)[:3] == pytest.approx(
+            [int(EQUAL[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        )
+    assert looks["exact law (saturated)"] == ("equal", pytest.approx(np.log10(1.0001)))
+    assert looks["Chernoff"] == ("ratio", pytest.approx(3))
+    assert looks["Hoeffding by age"] == ("ratio", pytest.approx(np.log10(0.5)))
+    assert "Bernstein" not in looks
+    line = mistake("plot", results / "small.zarr", "--kind", "bounds", "--policies", "greedy 10 %")
+    assert line == "--kind: there are no bounds: they need a policy with one budget"
 
 
 def test_every_result_can_be_plotted_or_is_refused_in_words(results: Path) -> None:
@@ -590,6 +617,10 @@ CUTS = {
     "overflow-vs-epsilon": ["axes.epsilon=[0.05,0.1]", "run.slots=4000"],
     "stability": ["axes.lambda=[2,5]", "run.slots=4000"],
     "stability-map": ["axes.lambda=[10,11]", "axes.b=[11,12]", "run.slots=4000", "run.warmup=400"],
+    "bounds": ["axes.C=[20,60]", "axes.b=[6.5]", "axes.epsilon=[0.1]", "run.slots=4000"],
+    "bounds-search": ["axes.C=[2]", "axes.b=[5]", "axes.epsilon=[0.1,0.2]", "axes.heavy=[100]", "run.slots=4000"],
+    "bounds-two-slots": ["axes.lambda=[1.2,1.6]", "run.slots=4000"],
+    "bounds-six-heavy": ["axes.lambda=[18]", "run.slots=4000"],
     "lmsys-overflow": ["axes.epsilon=[0.3]", "run.slots=4000"],
     "figure1-known-stable": ["axes.lambda=[10.5]", "run.slots=2000"],
     "figure1-unknown-stable": ["axes.lambda=[10.5]", "run.slots=2000"],

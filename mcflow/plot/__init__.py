@@ -13,7 +13,7 @@ from mcflow.outputs import check_outputs, replacing
 if TYPE_CHECKING:
     import xarray as xr
 
-KINDS = ("overflow", "stability", "metric", "comparison", "usage", "map")
+KINDS = ("overflow", "stability", "metric", "comparison", "usage", "map", "bounds")
 SUFFIXES = (".png", ".pdf", ".svg")
 
 
@@ -29,8 +29,8 @@ def figure(
     Parameters
     ----------
     dataset : xarray.Dataset
-        As `mcflow.load` returns it. Axes other than ``x`` must have one value; select first.
-    kind : {"overflow", "stability", "metric", "comparison", "usage", "map"}, optional
+        As `mcflow.load` returns it. Axes other than ``x`` must have one value, but for kind ``bounds``; select first.
+    kind : {"overflow", "stability", "metric", "comparison", "usage", "map", "bounds"}, optional
         By default ``overflow`` where there is an exact law, else ``metric``.
     x : str, optional
         Axis to plot against; by default the one that varies.
@@ -61,7 +61,7 @@ def figure(
     axes = [str(d) for d in dataset.sizes if d not in OWN_DIMS]
     vary = varying(dataset)
     if x is None:
-        if len([axis for axis in vary if kind != "map" or axis != y]) > 1:
+        if kind != "bounds" and len([axis for axis in vary if kind != "map" or axis != y]) > 1:
             raise InputError(
                 f"several axes vary ({', '.join(vary)}); choose one and select values of the others", where="--x"
             )
@@ -70,7 +70,7 @@ def figure(
         x = next((axis for axis in (*vary, *axes) if kind != "map" or axis != y), axes[0])
     if x not in axes:
         raise InputError(f"no axis {x!r}; there are: {', '.join(axes) or 'none'}", where="--x")
-    drawn = (x, y) if kind == "map" else (x,)
+    drawn = {"map": (x, y), "bounds": tuple(axes)}.get(kind, (x,))
     if kind == "map" and (y not in axes or y == x):
         raise InputError(f"a map needs a second axis; there are: {', '.join(axes)}", where="--y")
     others = [axis for axis in vary if axis not in drawn]
@@ -86,6 +86,8 @@ def figure(
                 known = ", ".join(dataset["policy"].values)
                 raise InputError(f"no policy {label!r}; there are: {known}", where="--policies")
         dataset = dataset.sel(policy=policies)
+    if kind == "bounds" and not bool(dataset["overflow_exact"].notnull().any()):
+        raise InputError("there are no bounds: they need a policy with one budget", where="--kind")
     if kind == "usage" and "trajectory_usage" not in dataset:
         raise InputError("the experiment kept no course of usage; give it trajectory: {slots: ...}", where="--kind")
     flat = dataset.isel({axis: 0 for axis in axes if axis not in drawn})
