@@ -58,8 +58,8 @@ def draw(dataset: xr.Dataset, x: str, y: str | None = None) -> Any:
     for row, label in enumerate(labels):
         point = dataset.sel(policy=label).transpose(*others, x, ...)
         measured = point["overflow_probability"].mean("replication").values.reshape(-1, len(xs))
-        half = estimate.half_width(point["overflow_probability"], LEVEL) + 1 / point["slots"].mean("replication")
-        half = half.values.reshape(-1, len(xs))
+        width = estimate.half_width(point["overflow_probability"], LEVEL) + 1 / point["slots"].mean("replication")
+        half = width.values.reshape(-1, len(xs))
         seen = measured > 0
         for column, name in enumerate(names):
             axis = axes[row, column]
