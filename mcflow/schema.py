@@ -213,8 +213,11 @@ def validate(dataset: xr.Dataset) -> None:
     ValueError
         If it lacks attributes, holds unknown variables, or dims are not as declared.
     """
-    if dataset.attrs.get("mcflow_format") != FORMAT:
-        raise ValueError(f"not an mcflow dataset of format {FORMAT}")
+    found = dataset.attrs.get("mcflow_format")
+    if found is None:
+        raise ValueError("it does not say mcflow_format")
+    if found != FORMAT:
+        raise ValueError(f"format {found}, this mcflow reads {FORMAT}: mcflow run writes it anew from its journal")
     for name, array in dataset.data_vars.items():
         if name not in VARIABLES:
             raise ValueError(f"unknown variable {name}")

@@ -621,6 +621,7 @@ CUTS = {
     "bounds-search": ["axes.C=[2]", "axes.b=[5]", "axes.epsilon=[0.1,0.2]", "axes.heavy=[100]", "run.slots=4000"],
     "bounds-two-slots": ["axes.lambda=[1.2,1.6]", "run.slots=4000"],
     "bounds-six-heavy": ["axes.lambda=[18]", "run.slots=4000"],
+    "bounds-chernoff": ["axes.lambda=[1.6]", "run.slots=4000"],
     "lmsys-overflow": ["axes.epsilon=[0.3]", "run.slots=4000"],
     "figure1-known-stable": ["axes.lambda=[10.5]", "run.slots=2000"],
     "figure1-unknown-stable": ["axes.lambda=[10.5]", "run.slots=2000"],

@@ -479,6 +479,16 @@ def test_a_damaged_dataset_is_a_message(experiment: Path, tmp_path: Path) -> Non
     assert call("show", dataset).code == 0
 
 
+def test_a_dataset_of_an_older_format_says_the_cure(experiment: Path, tmp_path: Path) -> None:
+    """And the cure helps: nothing is simulated again."""
+    dataset = run_experiment(experiment, tmp_path, jobs=1).dataset
+    meta = dataset / "zarr.json"
+    meta.write_text(meta.read_text().replace('"mcflow_format": 2', '"mcflow_format": 1'))
+    assert "format 1" in (message := mistake("show", dataset)) and "mcflow run" in message
+    assert run_experiment(experiment, tmp_path, jobs=1).computed == 0
+    assert call("show", dataset).code == 0
+
+
 # Workers
 
 

@@ -33,7 +33,8 @@ def draw(dataset: xr.Dataset, x: str, y: str | None = None) -> Any:
 
     All axes but ``x`` stand under each other. Red: the measured probability is above the bound by more than its
     99.9 % interval and one slot; grey: the interval contains the bound. The first column holds the exact law of
-    the saturated process against what was measured. White: no overflow was seen, or there is no such bound.
+    the saturated process against what was measured. White: no overflow was seen, or there is no such bound. A cross:
+    unstable; what was measured there is no steady state.
 
     Returns
     -------
@@ -55,12 +56,14 @@ def draw(dataset: xr.Dataset, x: str, y: str | None = None) -> Any:
     colours = LinearSegmentedColormap.from_list(
         "looseness", [(0, "#8E1B10"), (zero - 1e-9, "#F4B09A"), (zero, "#EAF3FA"), (1, "#0B3C6F")]
     )
+    unstable = estimate.stability(dataset) == estimate.UNSTABLE
     for row, label in enumerate(labels):
         point = dataset.sel(policy=label).transpose(*others, x, ...)
         measured = point["overflow_probability"].mean("replication").values.reshape(-1, len(xs))
         width = estimate.half_width(point["overflow_probability"], LEVEL) + 1 / point["slots"].mean("replication")
         half = width.values.reshape(-1, len(xs))
         seen = measured > 0
+        crosses = unstable.sel(policy=label).transpose(*others, x).values.reshape(-1, len(xs)) & seen
         for column, name in enumerate(names):
             axis = axes[row, column]
             bound = point[name].values.reshape(-1, len(xs))
@@ -69,6 +72,7 @@ def draw(dataset: xr.Dataset, x: str, y: str | None = None) -> Any:
             equal = np.where(seen & (abs(measured - bound) <= half), 1.0, np.nan)
             tiles = axis.imshow(ratio, cmap=colours, vmin=-BELOW, vmax=ABOVE, aspect="auto", interpolation="none")
             axis.imshow(equal, cmap=ListedColormap([EQUAL]), aspect="auto", interpolation="none")
+            axis.plot(*np.nonzero(crosses)[::-1], "x", color="#555555", markersize=3, markeredgewidth=0.7)
             axis.grid(visible=False)
             axis.set_xticks(range(len(xs)), [f"{value:g}" for value in xs], fontsize=6, rotation=90)
             if row == 0:
@@ -82,6 +86,6 @@ def draw(dataset: xr.Dataset, x: str, y: str | None = None) -> Any:
     ticks = [-BELOW, *range(0, ABOVE + 1, 2)]
     bar.set_ticks(ticks, labels=["≤ 0.1", *(f"{10**t:g}" for t in ticks[1:-1]), f"≥ 1e{ABOVE}"], fontsize=7)
     bar.set_label("bound / measured probability", fontsize=8)
-    key = f"red: exceeded; grey: equal within the {100 * LEVEL:g} % interval; white: no overflow seen"
+    key = f"red: exceeded; grey: equal within the {100 * LEVEL:g} % interval; white: no overflow seen; ×: unstable"
     figure.suptitle(f"{dataset.attrs['name']}: how loose the bounds are\n{key}", fontsize=9)
     return figure
