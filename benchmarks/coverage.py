@@ -20,6 +20,7 @@ from scipy.signal import lfilter
 
 from mcflow import estimate, intervals, policies
 from mcflow.intervals import Interval
+from mcflow.precision import FIRST_ROUND, Precision
 from mcflow.scenario import Scenario
 from mcflow.splitting import split
 from mcflow.theory import theory_report
@@ -290,6 +291,22 @@ def _limit(cluster: float, n: int) -> Draw:
     return draw
 
 
+def _until(relative: float, spread: float, most: int = 4000) -> Draw:
+    """Replications until precise; gamma values of mean 1 with a coefficient of variation."""
+    wanted = Precision("", relative, FIRST_ROUND, most)
+
+    def draw(rng: np.random.Generator, runs: int) -> tuple[Interval, float]:
+        values = rng.gamma(1 / spread**2, spread**2, (runs, most))
+        for row in values:
+            done = wanted.next_round(0)
+            while not wanted.enough(row[:done]):
+                done = wanted.next_round(done)
+            row[done:] = np.nan
+        return intervals.mean(values), 1.0
+
+    return draw
+
+
 def _splitting(replications: int, paths: int) -> Draw:
     def draw(rng: np.random.Generator, runs: int) -> tuple[Interval, float]:
         lengths = LengthLaw.classes([1, 1], [3, 9], [1, 1])
@@ -395,17 +412,19 @@ def cases() -> list[Case]:
         Case("ratio, jackknife", "skewed sums, n = 16", _ratio("jackknife", 16, True), 16, False),
         Case("zero-event limit", "on-off cluster 1, n = 2000", _limit(1, 2000), 2000),
         Case("zero-event limit", "on-off cluster 10, n = 20000", _limit(10, 20_000), 20_000),
-        Case(
-            "splitting (t)",
-            "overflow at 1.5e-3, 16 replications of 64 paths",
-            _splitting(16, 64),
-            runs=1000,
-            minutes=True,
+        *(
+            Case("replications until precise (t)", f"{law}, within {within:.0%}", _until(within, cv), 4000, meant)
+            for law, within, cv, meant in (
+                ("gamma, CV 0.1", 0.05, 0.1, True), ("gamma, CV 0.3", 0.1, 0.3, True),
+                ("gamma, CV 0.5", 0.05, 0.5, True), ("exponential", 0.1, 1.0, True), ("exponential", 0.4, 1.0, False),
+            )
         ),
+        Case("splitting (t)", "overflow at 1.5e-3, 16 replications of 64 paths", _splitting(16, 64), runs=1000,
+             minutes=True),
         Case("paired t", "common exponential, n = 16", _paired(16), 16),
         Case("control variate", "normal, n = 8", _control(8, False), 8),
         Case("control variate", "exponential control, n = 16", _control(16, True), 16),
-    ]
+    ]  # fmt: skip
     return rows
 
 

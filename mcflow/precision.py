@@ -6,7 +6,7 @@ replications so far decides. So the number of replications is a function of the 
 
 Stopping when an interval happens to be short makes it cover a little less than it says (Glynn &
 Whitt 1992: the coverage is right in the limit of short intervals); a first round of `FIRST_ROUND`
-keeps the effect within about a point at 95 % (docs/statistics.md).
+keeps the effect within 1.5 points at 95 % for targets of 10 % or less (docs/coverage.md).
 """
 
 from __future__ import annotations
