@@ -179,7 +179,7 @@ def simulate_engine(
         seqs = params.get("max_num_seqs")
         if seqs is not None and seqs < 1:
             raise ValueError("max_num_seqs is at least 1")
-        reserve = block_size * math.floor(decimal(params.get("watermark", 0)) * (capacity // block_size))
+        reserve = block_size * int(float(params.get("watermark", 0)) * (capacity // block_size + 1))  # null block too
     elif policy == "sglang":
         rho = rho0 = min(1.0, 0.7 * float(params.get("kappa", 1)))
         rho_min = 0.14 * rho0

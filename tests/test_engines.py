@@ -72,6 +72,27 @@ def test_vllm_golden_cases(shared):
         golden(pd.read_csv(folder / f"{name}.csv"), case)
 
 
+SETTINGS = ["capacity_tokens", "block_size", "max_num_seqs", "max_num_batched_tokens", "watermark"]
+
+
+def test_vllm_random_cases():
+    """Small random loads given to vLLM 0.33's own scheduler: blocks, watermarks, max_num_seqs and chunks together."""
+    table = pd.read_csv(DATA / "vllm-random.csv").astype({"watermark": str})
+    assert table.case.nunique() == 30
+    for _, rows in table.groupby("case"):
+        case = {key: None if pd.isna(value := rows[key].iloc[0]) else value for key in SETTINGS}
+        requests = run(
+            "vllm", list(rows[["arrived_at", "prompt_tokens", "output_tokens"]].itertuples(index=False)),
+            int(case["capacity_tokens"]),
+            {"max_num_seqs": case["max_num_seqs"] and int(case["max_num_seqs"]), "watermark": case["watermark"]},
+            block_size=int(case["block_size"]),
+            token_budget=case["max_num_batched_tokens"] and int(case["max_num_batched_tokens"]),
+        ).requests  # fmt: skip
+        assert requests.started.tolist() == rows.first_scheduled.tolist()
+        assert requests.completed.tolist() == rows.completed.tolist()
+        assert requests.evictions.tolist() == rows.preemptions.tolist()
+
+
 def fixed(value: Any) -> Any:
     """A number in the form of the fixture: floats to the last bit."""
     if isinstance(value, float):

@@ -12,7 +12,6 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import BeforeValidator, Field
 
-from mcflow.exact import floor
 from mcflow.policies.contract import ADMIT, STOP, ExactNumber, PolicyParams, Setting, policy
 
 #: More requests than ever run.
@@ -49,7 +48,8 @@ class Vllm(NamedTuple):
     def build(params: VllmParams, setting: Setting) -> Vllm:
         """Return the state."""
         blocks = setting.capacity // setting.block_size
-        reserve = floor(params.watermark * blocks) * setting.block_size
+        # vLLM takes the share of all its blocks, the null block (never given to a request) among them, in floats.
+        reserve = int(float(params.watermark) * (blocks + 1)) * setting.block_size
         return Vllm(blocks * setting.block_size, reserve, params.max_num_seqs or UNLIMITED)
 
     def admit(pol, t, k, l, expected, need, U, n, M):  # type: ignore[no-untyped-def]  # noqa: E741
