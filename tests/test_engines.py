@@ -14,6 +14,7 @@ import pytest
 
 from mcflow import policies
 from mcflow.budget import Budget
+from mcflow.engine.state import LATENCY_COUNT, TTFT
 from mcflow.errors import InputError
 from mcflow.scenario import Scenario
 from mcflow.service import Roofline, ServiceSpec
@@ -234,6 +235,26 @@ def test_a_budget_beyond_every_need_changes_nothing():
 def test_real_time_does_not_depend_on_blocks(block):
     case = real("vllm", requests=3000, gate=Budget.of("0.6", "poisson"))
     assert simulate(case, block=block).summary() == simulate(case).summary()
+
+
+@pytest.mark.parametrize("warmup", [0, 1000, 3000])
+def test_real_time_latencies_are_of_those_who_arrived_after_the_warmup(warmup):
+    chosen = policies.get("flow-control").params.model_validate({"b": "1"})
+    case = Scenario(
+        "flow-control", chosen, 16492, PAPER, Arrivals("poisson", 3.0), 4000, warmup, 7,
+        victims="lifo", service=ServiceSpec("roofline", coefficients=(0.0, 0.0, 0.0, 0.1, 0.0)),
+    )  # fmt: skip
+    outcome = simulate(case, record=True)
+    requests = outcome.requests
+    counted = (requests.completed >= 0) & (requests.arrival >= outcome.run.clock.since[0])
+    latency = (requests.completed - requests.arrival)[counted]
+    bare = simulate(case)  # its figures come from sums and histograms, not from the requests
+    assert bare.run.tally[LATENCY_COUNT] == counted.sum() > 0
+    assert bare.mean_of("latency") == pytest.approx(latency.mean(), rel=1e-9)
+    assert bare.mean_of("ttft") == pytest.approx((requests.first - requests.arrival)[counted].mean(), rel=1e-9)
+    assert bare.quantile_of("latency", 50) == pytest.approx(np.quantile(latency, 0.5), rel=0.02)
+    assert bare.run.latency.sum() == counted.sum()
+    assert bare.run.clock.histograms[TTFT].sum() == counted.sum()
 
 
 def test_real_time_counts_the_same_with_and_without_a_record():

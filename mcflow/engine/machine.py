@@ -464,8 +464,11 @@ def run(
             state.tally[:] = 0
             state.peak[:] = 0
             state.reals[:] = 0.0
+            state.latency[:] = 0
             if worker.clock is not None:
                 worker.clock.since[0] = worker.clock.now[0]
+                worker.clock.sums[:] = 0.0
+                worker.clock.histograms[:] = 0
     verdict = worker.verdict or HORIZON
     if not worker.verdict and worker.everybody_came and not live[ACTIVE] and not live[WAITING]:
         verdict = COMPLETED_RUN
