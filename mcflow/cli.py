@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 import mcflow
-from mcflow.errors import InputError, RunError
+from mcflow.errors import InputError, RunError, tell
 
 app = typer.Typer(
     help="Monte Carlo laboratory for KV-cache-constrained LLM serving.",
@@ -55,6 +56,17 @@ def main() -> None:
 
 
 def _run(command: Callable[[], Any]) -> int:
+    notices = logging.StreamHandler(sys.stderr)
+    notices.setFormatter(logging.Formatter("mcflow: %(message)s"))
+    logger = logging.getLogger("mcflow")
+    logger.addHandler(notices)
+    try:
+        return _exit_code(command)
+    finally:
+        logger.removeHandler(notices)
+
+
+def _exit_code(command: Callable[[], Any]) -> int:
     try:
         code = command()
         sys.stdout.flush()
@@ -135,10 +147,10 @@ def run(
     _show_tables(dataset, None)
     if any(figure.kind == "comparison" for figure in loaded.spec.figures) and dataset.sizes["policy"] > 1:
         report.console().print(report.versus_table(dataset, str(dataset["policy"].values[0])))
-    figures = [save(dataset, f.kind, sweep.dataset, x=f.x, y=f.y, policies=f.policies) for f in loaded.spec.figures]
     print(f"points:  {sweep.computed} of {sweep.total} tasks computed now, the rest found in the journal")
     print(f"dataset: {sweep.dataset}")
-    for path in figures:
+    for figure in loaded.spec.figures:
+        path = save(dataset, figure.kind, sweep.dataset, x=figure.x, y=figure.y, policies=figure.policies)
         print(f"figure:  {path}")
     overfull = int((dataset["verdict"] == VERDICTS.index("overfull")).any("replication").sum())
     if overfull:
@@ -192,15 +204,13 @@ def simulate(
     from mcflow.outputs import check_outputs
 
     check_outputs(requests, usage, inputs=(trace, workload))
-    outcome, messages = simulate_once(
+    outcome = simulate_once(
         capacity=capacity, policy=policy, param=param or [], trace=trace, workload=workload, time_unit=time_unit,
         start=start, rows=rows, rate=rate, slots=slots, default_slots=DEFAULT_SLOTS, requests=limit, seed=seed,
         block_size=block_size, token_budget=token_budget, progress=progress, accounting=accounting, victims=victims,
         gate=gate or [], max_new=max_new, service=service, service_scale=service_scale, beta=beta,
         record=requests is not None, keep_usage=usage is not None,
     )  # fmt: skip
-    for message in messages:
-        print(f"mcflow: {message}", file=sys.stderr)
     if requests is not None:
         frames.write_requests(outcome, requests, detail)
     if usage is not None:
@@ -498,8 +508,7 @@ def inspect(
 
         check_figure(figure, inputs=(file,))
     trace = read_trace(file, time_unit, start=start, rows=rows)
-    for notice in trace.notices:
-        print(f"mcflow: {notice}", file=sys.stderr)
+    tell(trace.notices)
     summary = summarise(trace)
     if figure is not None:
         from mcflow.plot.trace import save
@@ -521,6 +530,9 @@ def inspect(
 def fit_lengths(
     file: TraceFile,
     output: Annotated[Path, typer.Option("-o", "--output", help="CSV file of the histogram.", show_default=False)],
+    time_unit: TimeUnit = None,
+    start: Start = None,
+    rows: Rows = None,
 ) -> None:
     """Write the joint length histogram of a trace, for lengths: {kind: histogram, file: ...}."""
     from mcflow.outputs import check_outputs
@@ -530,11 +542,10 @@ def fit_lengths(
     if output.suffix.lower() != ".csv":
         raise InputError("must end in .csv", where=str(output))
     check_outputs(output, inputs=(file,))
-    trace = read_trace(file)
+    trace = read_trace(file, time_unit, start=start, rows=rows)
     fitted = fit(trace)
     write_fit(fitted, output)
-    for notice in trace.notices:
-        print(f"mcflow: {notice}", file=sys.stderr)
+    tell(trace.notices)
     cells, off = len(fitted.law.weight), 100 * (fitted.law_work / fitted.rows_work - 1)
     print(f"E[w] of {len(trace):,} rows:   {fitted.rows_work:.10g}")
     print(f"E[w] of {cells:,} cells:  {fitted.law_work:.10g} ({off:+.2g} %)")

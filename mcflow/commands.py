@@ -12,7 +12,7 @@ from rich.table import Table
 
 from mcflow import policies
 from mcflow.budget import Budget
-from mcflow.errors import InputError, RunError
+from mcflow.errors import InputError, RunError, tell
 from mcflow.exact import exact
 from mcflow.experiment import WorkloadFile
 from mcflow.policies.contract import Policy, PolicyParams
@@ -96,9 +96,9 @@ def _policy(name: str) -> Policy:
         raise error.at("--policy") from None
 
 
-def _arriving(workload: Path) -> WorkloadFile:
-    """A workload file that says how many requests arrive."""
-    file = WorkloadFile(workload)
+def _arriving(workload: Path, service: ServiceSpec | None = None) -> WorkloadFile:
+    """A workload file that says how many requests arrive, in slots or, with iteration times, seconds."""
+    file = WorkloadFile(workload, timed=service is not None and service.kind != "unit")
     if file.arrivals is None:
         raise InputError("no arrival rate; give arrivals: {kind: poisson, rate: ...}", where=str(workload))
     return file
@@ -212,13 +212,8 @@ def simulate_once(
     beta: str | None,
     record: bool,
     keep_usage: bool,
-) -> tuple[Outcome, list[str]]:
-    """Check the options of ``mcflow simulate`` and run it.
-
-    Returns
-    -------
-    tuple of Outcome and list of str
-        The outcome, and what the user should know (units taken, rows dropped, rejections).
+) -> Outcome:
+    """Check the options of ``mcflow simulate`` and run it; tells units taken, rows dropped, rejections.
 
     Raises
     ------
@@ -262,7 +257,9 @@ def simulate_once(
         for option, value in {"--time-unit": time_unit, "--start": start, "--rows": rows, "--rate": rate}.items():
             if value is not None:
                 raise InputError("goes with --trace only", where=option)
-        file = _arriving(workload)
+        file = _arriving(workload, times)
+        if requests is not None and requests > file.available:
+            raise InputError(f"{requests} requests asked for, but the files hold {file.available}", where="--limit")
         predictions = file.predictions if limit is None else dataclasses.replace(file.predictions, max_new=limit)
         horizon = slots if requests is not None else slots or default_slots
         scenario = Scenario(
@@ -275,12 +272,14 @@ def simulate_once(
         except InputError as error:
             raise error.at("--param") from None
         _not_overfull(outcome)
-        messages = [] if slots or requests else [f"{default_slots:,} slots; --slots sets another horizon"]
-        return outcome, messages + _rejections(outcome, capacity)
+        tell(file.notices)
+        tell([] if slots or requests else [f"{default_slots:,} slots; --slots sets another horizon"])
+        tell(_rejections(outcome, capacity))
+        return outcome
     assert trace is not None
     if requests is not None:
         raise InputError("goes with --workload only; a trace takes --rows", where="--limit")
-    table = read_trace(trace, time_unit, start=start, rows=rows)
+    table = read_trace(trace, time_unit, start=start, rows=rows, timed=times.kind != "unit")
     if table.arrived is None:
         raise InputError(
             "has no arrival times; to draw its lengths under Poisson arrivals, write a --workload file with "
@@ -294,8 +293,8 @@ def simulate_once(
             raise InputError(f"must be > 0, got {rate:g}", where="--rate")
         if not table.rate:
             raise InputError("the trace has no rate to scale: no time passes in it", where="--rate")
-        arrived = (arrived - arrived[0]) * (table.rate / rate)
-        messages.append(f"arrival times scaled to a mean rate of {rate:g}, from {table.rate:.4g}")
+        arrived = arrived * (table.rate / rate)
+        messages.append(table.scaled(rate))
     if keep_usage and times.kind == "unit":
         last = int(min(arrived.max(), 2**53))
         if last < 2**53:
@@ -310,7 +309,8 @@ def simulate_once(
     except InputError as error:
         raise error.at(str(trace)) from None
     _not_overfull(outcome)
-    return outcome, [*messages, *_rejections(outcome, capacity)]
+    tell([*messages, *_rejections(outcome, capacity)])
+    return outcome
 
 
 def _check_rows(slots: int) -> None:
@@ -373,16 +373,20 @@ def theory_of(
                 raise InputError("--importance is for one budget, that of Algorithm 2: class budgets leave no chance")
             if law != "credit":
                 raise InputError("class budgets have no law; give one budget for Algorithm 2 or leave --law out")
-            return class_budget_report(
-                file.lengths, capacity, [Budget.of(b).mean for b in budget.split(",")], file.rate
-            )
+            means = [Budget.of(b).mean for b in budget.split(",")]
+            report = class_budget_report(file.lengths, capacity, means, file.rate)
+            tell(file.notices)
+            return report
         if budget is None and law != "credit":
             raise InputError("--law goes with --budget")
         chosen = None if budget is None else Budget.of(budget, law)
     except InputError as error:
         raise error.at("--budget") from None
     report = theory_report(file.lengths, capacity, budget=chosen, rate=file.rate)
-    return report | _importance(file, capacity, chosen, report, relative_error, seed) if importance else report
+    if importance:
+        report |= _importance(file, capacity, chosen, report, relative_error, seed)
+    tell(file.notices)
+    return report
 
 
 def _importance(
@@ -438,6 +442,7 @@ def stability_of(
         If an option or the file is not usable.
     """
     from mcflow.stability import boundary, judge
+    from mcflow.theory.capacity import sustained_rate
 
     if workload is None:
         raise InputError("give --workload FILE")
@@ -451,12 +456,12 @@ def stability_of(
         raise InputError(f"must be from 0.0001 to 1, got {tolerance:g}", where="--tolerance")
     if rate is not None and not 0 < rate <= LARGEST_RATE:
         raise InputError(f"must be > 0 and <= {LARGEST_RATE}, got {rate:g}", where="--rate")
-    file = _arriving(workload)
+    times = service_named(service, service_scale)
+    file = _arriving(workload, times)
     assert file.arrivals is not None
     if file.arrivals.kind == "trace" or file.replays is not None:
         raise InputError("stability needs arrivals that go on for ever, not a trace", where=str(workload))
     chosen = _policy(policy)
-    times = service_named(service, service_scale)
     plain = _plain_scenario(file, chosen, parameters(chosen, param), capacity, seed)
     template = dataclasses.replace(plain, block_size=block_size, service=times, gate=gate_of(chosen, gate))
     options = {"replications": replications, "longest": longest, "jobs": jobs}
@@ -465,21 +470,22 @@ def stability_of(
         assert file.arrivals is not None
         return dataclasses.replace(template, arrivals=dataclasses.replace(file.arrivals, rate=value))
 
-    critical = float(capacity / file.lengths.mean_workload)
-    result: dict[str, Any] = {
-        "policy": policy, "time_unit": "slot" if times.kind == "unit" else "s", "critical_rate": critical
-    }  # fmt: skip
+    # Prop. 3.2 and 3.5 are about slots: where iterations take real time there is no such rate a second.
+    bound = None if template.timed else sustained_rate(file.lengths, capacity, template.accounting)
+    critical = None if bound is None else float(bound)
+    result: dict[str, Any] = {"policy": policy, "time_unit": "s" if template.timed else "slot"}
+    result |= {} if critical is None else {"critical_rate": critical}
     try:
         if rate is not None:
             judgements: tuple[Judgement, ...] = (judge(at(rate), **options),)
             result |= {"rate": rate, "state": judgements[0].state}
         else:
-            limit = critical if times.kind == "unit" and chosen.accounting == "paper" else None
-            found = boundary(at, float(file.rate or 1), tolerance=tolerance, limit=limit, **options)
+            found = boundary(at, float(file.rate or 1), tolerance=tolerance, limit=critical, **options)
             judgements = found.judgements
             result |= {"largest_stable": found.low, "smallest_unstable": found.high}
     except InputError as error:
         raise error.at("--param") from None
+    tell(file.notices)
     listed = [dataclasses.asdict(j) for j in judgements]
     result["judgements"] = [{k: None if v != v else v for k, v in j.items()} for j in listed]
     return result, judgements
@@ -536,7 +542,9 @@ def rare_of(
         victims=victims or plain.victims, block_size=block_size, gate=gate_of(chosen, gate),
         accounting=accounting or plain.accounting,
     )  # fmt: skip
-    return split(scenario, paths=paths, slots=slots, replications=replications, measure=measure, jobs=jobs)
+    found = split(scenario, paths=paths, slots=slots, replications=replications, measure=measure, jobs=jobs)
+    tell(file.notices)
+    return found
 
 
 def _check_jobs(jobs: int) -> None:
@@ -589,7 +597,9 @@ def tune_once(
         if drain:
             raise InputError("goes with --slots only: with requests everybody is served", where="--drain")
     horizon = slots if requests is None else None
-    file = _arriving(workload)
+    file = _arriving(workload, times)
+    if requests is not None and requests > file.available:
+        raise InputError(f"{requests} requests asked for, but the files hold {file.available}", where="--requests")
     chosen = _policy(policy)
     ranges = [text for text in param if ":" in text or ("," in text and chosen.buckets != "class")]
     if len(ranges) != 1:
@@ -616,7 +626,9 @@ def tune_once(
         except InputError as error:
             raise error.at(f"--param {name}") from None
         candidates.append((value, scenario))
-    return name, tune(candidates, objective, replications=replications, limit=limit, jobs=jobs)
+    found = tune(candidates, objective, replications=replications, limit=limit, jobs=jobs)
+    tell(file.notices)
+    return name, found
 
 
 def build_service(target: Path, model: str | None, gpu: str | None, tensor_parallel: int) -> None:

@@ -1,6 +1,17 @@
-"""The two ways a command ends badly: the user's mistake and a failed run."""
+"""The two ways a command ends badly, the user's mistake and a failed run; and what is told besides."""
 
 from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+_LOG = logging.getLogger("mcflow")
+
+
+def tell(notices: Iterable[str]) -> None:
+    """Tell the user what was done to the input: lines on stderr, by Python's logging (``mcflow``, warnings)."""
+    for notice in notices:
+        _LOG.warning("%s", notice)
 
 
 class InputError(ValueError):

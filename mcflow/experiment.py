@@ -7,6 +7,7 @@ one line with file, line, column, place and cure.
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
@@ -20,7 +21,7 @@ from mcflow.errors import InputError
 from mcflow.exact import exact
 from mcflow.quantity import axes_of
 from mcflow.schema import VARIABLES
-from mcflow.spec import TAKEN, ArrivalsSpec, ExperimentSpec, LengthsSpec, Strict, WorkloadSpec, readable
+from mcflow.spec import TAKEN, ArrivalsSpec, ExperimentSpec, Strict, WorkloadSpec, readable
 from mcflow.workload.lengths import LengthLaw
 from mcflow.workload.source import Replay
 from mcflow.workload.trace import Trace, read_trace
@@ -28,11 +29,19 @@ from mcflow.yamlfile import Place, YamlFile
 
 
 class Loaded:
-    """A validated file together with its text's positions."""
+    """A validated file together with its text's positions.
+
+    Attributes
+    ----------
+    notices : list of str
+        What was done to the traces that it names, one line each.
+    """
 
     def __init__(self, file: YamlFile, folder: Path) -> None:
         self.file = file
         self.folder = folder
+        self.notices: list[str] = []
+        self._traces: dict[tuple[Any, ...], Trace] = {}
 
     def error(self, place: Place, message: str) -> InputError:
         """The user's mistake at a place of the file."""
@@ -48,8 +57,9 @@ class Loaded:
 
     def law(
         self,
-        spec: LengthsSpec,
+        workload: WorkloadSpec,
         place: tuple[str | int, ...],
+        timed: bool,
         values: Mapping[str, Fraction] = {},
         places: Mapping[str, Place] = {},
     ) -> LengthLaw:
@@ -62,11 +72,11 @@ class Loaded:
         """
         from mcflow.workload.files import read_histogram, shipped_histogram
 
+        spec = workload.lengths
         if spec.kind == "classes":
             return Cell(self, Fraction(0), values, places).classes(spec, place)
         try:
             if spec.kind == "rows":
-                assert spec.rows is not None
                 rows = np.array(spec.rows, dtype=np.int64)
                 return LengthLaw.rows(rows[:, 0], rows[:, 1])
             if spec.kind == "histogram" and spec.name is not None:
@@ -74,39 +84,64 @@ class Loaded:
             path = self.folder / str(spec.file)
             if spec.kind == "histogram":
                 return read_histogram(path)
-            trace = read_trace(path)
-            return LengthLaw.rows(trace.prompt, trace.output, f"rows of {path.name}")
         except InputError as error:
             raise error.at(self.file.where(place)) from None
+        trace = self._trace(spec.file, workload.lengths_part, timed, place)
+        try:
+            return LengthLaw.rows(trace.prompt, trace.output, f"rows of {path.name}")
+        except InputError as error:
+            raise error.at(trace.source).at(self.file.where(place)) from None
 
-    def replay(self, spec: LengthsSpec, place: Place) -> Replay | None:
+    def replay(self, workload: WorkloadSpec, place: Place, timed: bool) -> Replay | None:
         """Rows whose lengths are taken in order; None where lengths are drawn."""
+        spec = workload.lengths
         if spec.order != "replay":
             return None
         if spec.kind == "rows":
             prompt, output = np.array(spec.rows, dtype=np.int64).T
         else:
-            trace = self._trace(spec.file, None, place)
+            trace = self._trace(spec.file, workload.lengths_part, timed, place)
             prompt, output = trace.prompt, trace.output
         pairs = np.column_stack([prompt, output])
         _, cell = np.unique(pairs, axis=0, return_inverse=True)  # as `LengthLaw.rows` numbers them
         return Replay(*(np.ascontiguousarray(a, dtype=np.int32) for a in (prompt, output, cell.reshape(-1))))
 
-    def arrival_times(self, spec: ArrivalsSpec | None, place: Place) -> np.ndarray | None:
+    def arrival_times(self, spec: ArrivalsSpec | None, place: Place, timed: bool) -> np.ndarray | None:
         """Arrival times of a trace, float64 (n,); None for the other processes."""
         if spec is None or spec.kind != "trace":
             return None
-        trace = self._trace(spec.file, spec.time_unit, place)
+        trace = self._trace(spec.file, spec.part, timed, place)
         if trace.arrived is None:
             raise self.error(place, f"{spec.file} has no arrival times; give arrivals of another kind")
         return trace.arrived
 
-    def _trace(self, file: str | None, unit: str | None, place: Place) -> Trace:
-        """A trace that the file names, with its mistakes told at that place."""
-        try:
-            return read_trace(self.folder / str(file), unit)
-        except InputError as error:
-            raise error.at(self.file.where(place)) from None
+    def _trace(self, file: str | None, part: dict[str, Any], timed: bool, place: Place) -> Trace:
+        """A trace that the file names, read once, with its mistakes told at that place."""
+        key = (file, *part.values())
+        if key not in self._traces:
+            try:
+                self._traces[key] = read_trace(self.folder / str(file), **part, timed=timed)
+            except InputError as error:
+                raise error.at(self.file.where(place)) from None
+            told = [f"{file}: {notice}" for notice in self._traces[key].notices]
+            self.notices += [notice for notice in told if notice not in self.notices]
+        return self._traces[key]
+
+    @staticmethod
+    def fewest(times: np.ndarray | None, replay: Replay | None) -> float:
+        """How many requests the files hold: infinitely many where arrivals and lengths are drawn."""
+        counts = [len(times)] if times is not None else []
+        return min([*counts, len(replay.prompt)] if replay is not None else counts, default=math.inf)
+
+    def tell_of_traces(self, spec: ArrivalsSpec | None, times: np.ndarray | None, replay: Replay | None) -> None:
+        """Add what follows from arrivals and lengths together to the notices."""
+        if spec is not None and times is not None and spec.rate is not None:
+            self.notices.append(f"{spec.file}: arrival times scaled to the rate that is asked for")
+        if times is not None and replay is not None and len(times) != len(replay.prompt):
+            self.notices.append(
+                f"{len(times)} arrivals, but lengths of {len(replay.prompt)} rows: a run ends with the "
+                f"{'lengths' if len(times) > len(replay.prompt) else 'arrivals'}"
+            )
 
 
 class Experiment(Loaded):
@@ -115,6 +150,12 @@ class Experiment(Loaded):
     Attributes
     ----------
     spec : ExperimentSpec
+    times : ndarray of float64 or None
+        Arrival times of a trace.
+    replays : Replay or None
+        Rows whose lengths are taken in order.
+    available : float
+        Requests that the files hold, infinity where they are drawn.
     """
 
     def __init__(self, path: str | Path, overrides: list[str] | None = None) -> None:
@@ -126,8 +167,11 @@ class Experiment(Loaded):
         self._laws: dict[tuple[Fraction, ...], LengthLaw] = {}
         if not any(axes_of(workload.lengths)):
             self.lengths({}, {})
-        self.replays = self.replay(workload.lengths, ("workload", "lengths"))
-        self.times = self.arrival_times(workload.arrivals, ("workload", "arrivals"))
+        timed = self.spec.system.service.kind != "unit"
+        self.times = self.arrival_times(workload.arrivals, ("workload", "arrivals"), timed)
+        self.replays = self.replay(workload, ("workload", "lengths"), timed)
+        self.available = self.fewest(self.times, self.replays)
+        self.tell_of_traces(workload.arrivals, self.times, self.replays)
         self._check_axes()
         self._check_figures()
         if self.spec.hindsight and all(entry.supply == "endless" for entry in self.spec.policies):
@@ -151,7 +195,8 @@ class Experiment(Loaded):
         followed = [[item.prompt, item.output, item.weight] for item in spec.classes or []]
         key = tuple(values[name] for name in dict.fromkeys(axes_of(followed)))
         if key not in self._laws:
-            self._laws[key] = self.law(spec, ("workload", "lengths"), values, places)
+            timed = self.spec.system.service.kind != "unit"
+            self._laws[key] = self.law(self.spec.workload, ("workload", "lengths"), timed, values, places)
         return self._laws[key]
 
     def _check_axes(self) -> None:
@@ -225,9 +270,12 @@ class WorkloadFile(Loaded):
         Rows whose lengths are taken in order.
     predictions : Predictions
         What is known of output lengths.
+    available : float
+        Requests that the files hold, infinity where they are drawn.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, timed: bool = False) -> None:
+        """``timed``: rates are per second and iterations take real time."""
         super().__init__(YamlFile.read(path), Path(path).parent)
         data = self.file.data
         if isinstance(data, dict) and "workload" in data and "lengths" not in data:
@@ -235,9 +283,11 @@ class WorkloadFile(Loaded):
         spec: WorkloadSpec = self.validate(WorkloadSpec, data)
         for name in axes_of(spec):
             raise self.error((), f"refers to axis {name!r}; a workload file needs numbers")
-        self.lengths = self.law(spec.lengths, ("lengths",))
-        self.replays = self.replay(spec.lengths, ("lengths",))
-        times = self.arrival_times(spec.arrivals, ("arrivals",))
+        self.lengths = self.law(spec, ("lengths",), timed)
+        times = self.arrival_times(spec.arrivals, ("arrivals",), timed)
+        self.replays = self.replay(spec, ("lengths",), timed)
+        self.available = self.fewest(times, self.replays)
+        self.tell_of_traces(spec.arrivals, times, self.replays)
         cell = Cell(self, self.lengths.mean_workload)
         self.predictions = cell.predictions(spec, ())
         self.arrivals = cell.arrivals(spec, times, ())

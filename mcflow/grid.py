@@ -159,7 +159,12 @@ class _Point(Cell):
         run = self.experiment.spec.run
         if run.slots is not None:
             return self.whole(run.slots, ("run", "slots"), LONGEST_RUN), None
-        return None, self.whole(run.requests, ("run", "requests"), MOST_REQUESTS)
+        requests = self.whole(run.requests, ("run", "requests"), MOST_REQUESTS)
+        most = self.experiment.available
+        if requests > most:
+            message = f"{requests} requests asked for, but the files hold {most}; ask for at most that many"
+            raise self.error(run.requests, ("run", "requests"), message)
+        return None, requests
 
     def token_budget(self, policy: policies.Policy) -> int | None:
         """Tokens that decoding and prefill share in an iteration."""

@@ -16,7 +16,7 @@ from mcflow.experiment import Experiment
 from mcflow.grid import Point
 from mcflow.quantity import plain
 from mcflow.scenario import Scenario, results_hash
-from mcflow.theory.capacity import class_budgets, class_rates
+from mcflow.theory.capacity import class_budgets, class_rates, sustained_rate
 
 
 def layout(
@@ -37,7 +37,7 @@ def layout(
         "capacity": [p.scenario.capacity for p in points],
         "mean_workload": [float(p.scenario.lengths.mean_workload) for p in points],
         "longest_output": [p.scenario.lengths.max_output for p in points],
-        "critical_rate": [float(p.scenario.capacity / p.scenario.lengths.mean_workload) for p in points],
+        "critical_rate": [_sustained_rate(p.scenario) for p in points],
         "load": [
             None
             if p.scenario.rate is None or p.scenario.timed
@@ -96,6 +96,11 @@ def layout(
             ),
         },
     }
+
+
+def _sustained_rate(scenario: Scenario) -> float | None:
+    rate = sustained_rate(scenario.lengths, scenario.capacity, scenario.accounting)
+    return None if rate is None else float(rate)
 
 
 def _backlog_slope(scenario: Scenario) -> float | None:

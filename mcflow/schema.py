@@ -180,7 +180,7 @@ INPUTS: tuple[Variable, ...] = (
     Variable("capacity", "i8", "tokens", "KV cache M"),
     Variable("mean_workload", "f8", "tokens*slots", "E[w], cache that one request takes, prompt and output together"),
     Variable("longest_output", "i8", "tokens", "C, the longest output of the length law"),
-    Variable("critical_rate", "f8", "requests/slot", "M / E[w]: no policy is stable beyond it (Prop. 3.2, 3.5)"),
+    Variable("critical_rate", "f8", "requests/slot", "M / E[w]: no policy is stable beyond it a slot (Prop. 3.2, 3.5)"),
     Variable("load", "f8", "1", "rate E[w] / M"),
     Variable("budget", "f8", "requests/slot", "mean activation budget, all classes; missing for policies without one"),
     Variable(

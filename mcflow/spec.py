@@ -92,6 +92,15 @@ def _or_axis(value: Any, plain: ValidatorFunctionWrapHandler) -> Any:
     return quantity
 
 
+def _or_count(value: Any, plain: ValidatorFunctionWrapHandler) -> Any:
+    """A number of rows in place of the rows themselves."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value < 1:
+            raise PydanticCustomError("count", "must be >= 1, got {v}", {"v": value})
+        return value
+    return plain(value)
+
+
 def _seed(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63:
         return value
@@ -113,7 +122,21 @@ PROCESSES: dict[str, tuple[str, ...]] = {
 }
 
 
-class ArrivalsSpec(Strict):
+class TraceSpec(Strict):
+    """What is read of a trace: unit of its times, and a part of its rows (`mcflow.workload.trace.read_trace`)."""
+
+    file: str | None = None
+    time_unit: Literal["slot", "s", "ms", "us", "ns"] | None = None
+    start: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    rows: Any = None  # each kind says what it may be
+
+    @property
+    def part(self) -> dict[str, Any]:
+        """Keywords of `read_trace`."""
+        return {"time_unit": self.time_unit, "start": self.start, "rows": self.rows}
+
+
+class ArrivalsSpec(TraceSpec):
     """The arrival process, all classes together; rate in requests a slot, or a second in real time."""
 
     kind: Literal["poisson", "gamma", "weibull", "deterministic", "mmpp", "trace"] = "poisson"
@@ -122,8 +145,7 @@ class ArrivalsSpec(Strict):
     burst: QuantityField | None = None
     share: QuantityField | None = None
     sojourn: QuantityField | None = None
-    file: str | None = None
-    time_unit: Literal["slot", "s", "ms", "us", "ns"] | None = None
+    rows: Annotated[Whole, Field(ge=1)] | None = None
 
     @model_validator(mode="after")
     def _matches_kind(self) -> ArrivalsSpec:
@@ -135,8 +157,11 @@ class ArrivalsSpec(Strict):
                     "arrivals of kind {kind} {problem} {name}",
                     {"kind": self.kind, "problem": problem, "name": key},
                 )
-        if self.time_unit is not None and self.kind != "trace":
-            raise PydanticCustomError("kind", "time_unit goes with arrivals of kind trace only", {})
+        for key, value in self.part.items():
+            if value is not None and self.kind != "trace":
+                raise PydanticCustomError(
+                    "kind", "{name} goes with arrivals of kind trace only", {"name": key, "key": key}
+                )
         return self
 
 
@@ -149,13 +174,14 @@ class ClassSpec(Strict):
     rate: QuantityField | None = None
 
 
-class LengthsSpec(Strict):
-    """Request lengths, see `mcflow.workload.lengths`."""
+class LengthsSpec(TraceSpec):
+    """Request lengths, see `mcflow.workload.lengths`; ``rows``: pairs of kind rows, a number of kind trace."""
 
     kind: Literal["classes", "histogram", "rows", "trace"]
     classes: Annotated[list[ClassSpec], Field(min_length=1)] | None = None
-    rows: Annotated[list[tuple[RowTokens, RowTokens]], Field(min_length=1)] | None = None
-    file: str | None = None
+    rows: Annotated[
+        Annotated[list[tuple[RowTokens, RowTokens]], Field(min_length=1)] | None, WrapValidator(_or_count)
+    ] = None
     name: str | None = None
     order: Literal["resample", "replay"] = "resample"
 
@@ -164,7 +190,14 @@ class LengthsSpec(Strict):
         if self.order == "replay" and self.kind not in ("trace", "rows"):
             raise PydanticCustomError("kind", "order: replay goes with lengths of kind trace or rows", {})
         needs = {"classes": ["classes"], "histogram": ["file", "name"], "rows": ["rows"], "trace": ["file"]}[self.kind]
-        given = [key for key in ("classes", "rows", "file", "name") if getattr(self, key) is not None]
+        if isinstance(self.rows, int) == (self.kind == "rows") and self.rows is not None:
+            shape = "a list of [prompt, output]" if self.kind == "rows" else "a whole number, with kind trace"
+            raise PydanticCustomError("kind", "must be {shape}", {"shape": shape, "key": "rows"})
+        for key, value in self.part.items():
+            if value is not None and self.kind != "trace" and key != "rows":
+                raise PydanticCustomError("kind", "{key} goes with lengths of kind trace only", {"key": key})
+        keys = ("classes", "file", "name") if isinstance(self.rows, int) else ("classes", "rows", "file", "name")
+        given = [key for key in keys if getattr(self, key) is not None]
         if len(given) != 1 or given[0] not in needs:
             raise PydanticCustomError(
                 "kind", "lengths of kind {kind} need {needs}", {"kind": self.kind, "needs": " or ".join(needs)}
@@ -228,6 +261,25 @@ class WorkloadSpec(Strict):
         if per_class and self.arrivals is not None and self.arrivals.rate is not None:
             raise PydanticCustomError("rate", "rates stand in the classes already; leave arrivals.rate out", {})
         return self
+
+    @model_validator(mode="after")
+    def _one_part(self) -> WorkloadSpec:
+        for key, value in self.lengths.part.items() if self.replayed else ():
+            if value is not None and value != getattr(self.arrivals, key):
+                message = "must be that of the arrivals, which replay the same file; leave it out"
+                raise PydanticCustomError("part", "lengths.{name} {m}", {"name": key, "m": message, "key": "lengths"})
+        return self
+
+    @property
+    def replayed(self) -> bool:
+        """Whether arrivals and lengths are those of one trace, row by row."""
+        same = self.arrivals is not None and self.arrivals.file is not None and self.arrivals.file == self.lengths.file
+        return same and self.lengths.order == "replay"
+
+    @property
+    def lengths_part(self) -> dict[str, Any]:
+        """What is read of the trace of the lengths: with a replay, the rows of the arrivals."""
+        return self.arrivals.part if self.arrivals is not None and self.replayed else self.lengths.part
 
     @property
     def arrives(self) -> bool:

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from mcflow import store
-from mcflow.errors import InputError, RunError, WorkerLost
+from mcflow.errors import InputError, RunError, WorkerLost, tell
 from mcflow.experiment import Experiment
 from mcflow.fanout import BACKENDS, fan_out
 from mcflow.grid import Point, expand
@@ -20,7 +20,7 @@ from mcflow.layout import layout
 from mcflow.precision import Precision
 from mcflow.scenario import Scenario
 from mcflow.schema import PATH
-from mcflow.tasks import Task, hindsight_key, theory_key, trajectory_key, trajectory_scenario, warmup_of
+from mcflow.tasks import Task, has_chance, hindsight_key, theory_key, trajectory_key, trajectory_scenario, warmup_of
 
 #: Seconds between two builds of the dataset while a run goes on.
 REBUILD = 60.0
@@ -52,6 +52,58 @@ class Sweep:
     dataset: Path
     total: int
     computed: int
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How many replications points get: a number, or until precise; one where nothing is random."""
+
+    replications: int
+    precision: Precision | None
+    piloted: bool
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> _Plan:
+        run = experiment.spec.run
+        return cls(run.most_replications, run.precision, run.warmup == "mser")
+
+    def first_round(self, scenario: Scenario) -> int:
+        if not has_chance(scenario):
+            return 1
+        return self.replications if self.precision is None else self.precision.next_round(0)
+
+    def key(self, scenario: Scenario) -> str:
+        """Journal key of a point."""
+        steady = self.precision is None or not has_chance(scenario)
+        rule = self.first_round(scenario) if steady or self.precision is None else self.precision.describe()
+        return scenario.key(rule, PILOTS if self.piloted else 0)
+
+    def notices(self, experiment: Experiment, points: list[Point]) -> list[str]:
+        """Say where replications would be copies."""
+        entries = experiment.spec.policies
+        fixed = dict.fromkeys(entries[point.index[0]].label for point in points if not has_chance(point.scenario))
+        if not fixed or self.replications == 1:
+            return []
+        return [f"nothing is random in this replay: 1 replication in place of {self.replications} ({', '.join(fixed)})"]
+
+
+def _check_bounds(experiment: Experiment, points: list[Point], theory_keys: list[str | None]) -> None:
+    """Refuse figures of bounds where no policy has any, before anything is simulated.
+
+    Raises
+    ------
+    InputError
+        At the figure's place in the file.
+    """
+    entries = experiment.spec.policies
+    bounded = {entries[p.index[0]].label for p, key in zip(points, theory_keys, strict=True) if key is not None}
+    for i, figure in enumerate(experiment.spec.figures):
+        if figure.kind == "bounds" and not bounded & set(figure.policies or bounded):
+            message = (
+                "there are no bounds to draw: they need a policy with one budget (flow-control), "
+                "blocks of one token and the paper's accounting"
+            )
+            raise experiment.error(("figures", i), message)
 
 
 def run_experiment(
@@ -101,13 +153,12 @@ def run_experiment(
     points = expand(experiment)
     folder = Path(out)
     dataset = folder / f"{experiment.spec.name}.zarr"
-    precision = experiment.spec.run.precision
-    replications = experiment.spec.run.most_replications if precision is None else precision.next_round(0)
-    rule = replications if precision is None else precision.describe()
-    piloted = experiment.spec.run.warmup == "mser"
-    keys = [point.scenario.key(rule, PILOTS if piloted else 0) for point in points]
+    plan = _Plan.of(experiment)
+    keys = [plan.key(point.scenario) for point in points]
     theory_keys = [theory_key(point.scenario) for point in points]
+    _check_bounds(experiment, points, theory_keys)
     store.check_place(dataset)
+    tell([*experiment.notices, *plan.notices(experiment, points)])
     with store.Journal(store.journal_path(dataset), writing=True, fresh=fresh) as journal:
         optima = _hindsight_scenarios(experiment, points)
         courses = _trajectory_scenarios(experiment, points)
@@ -121,7 +172,7 @@ def run_experiment(
         rows = [("hindsight", key, s, experiment.spec.hindsight) for key, s in dict(optima).items()]
         rows += [("theory", key, s, 1) for key, s in theories.items()]
         rows += [
-            ("pilot", key, s, PILOTS) if piloted else ("replication", key, s, replications)
+            ("pilot", key, s, PILOTS) if plan.piloted else ("replication", key, s, plan.first_round(s))
             for key, s in scenarios.items()
         ]
         rows += [("trajectory", key, s, 1) for key, s in dict(courses).items()]
@@ -133,7 +184,7 @@ def run_experiment(
         if progress is not None:
             progress.start(total, total - len(missing))
         try:
-            _run_missing(missing, journal, dataset, jobs, backend, scheduler, progress, precision, replications)
+            _run_missing(missing, journal, dataset, jobs, backend, scheduler, progress, plan)
         finally:
             store.write(store.build(journal), dataset)
     return Sweep(dataset, total, len(missing))
@@ -166,8 +217,7 @@ def _run_missing(
     backend: str,
     scheduler: str | None,
     progress: Progress | None,
-    precision: Precision | None,
-    replications: int,
+    plan: _Plan,
 ) -> None:
     """Fan out, save every row as its last task comes in, survive dying workers.
 
@@ -187,7 +237,7 @@ def _run_missing(
                 row = waiting.setdefault(task.key, {})
                 row[task.number] = record
                 if len(row) == counts[task.key]:
-                    fresh = _next_round(task, row, precision, replications)
+                    fresh = _next_round(task, row, plan)
                     if task.kind == "pilot":
                         row.clear()
                     more += fresh
@@ -218,11 +268,12 @@ def _after_pilots(task: Task, row: dict[int, np.ndarray], replications: int) -> 
     return [dataclasses.replace(task, kind="replication", scenario=scenario, number=r) for r in range(replications)]
 
 
-def _next_round(task: Task, row: dict[int, np.ndarray], precision: Precision | None, replications: int) -> list[Task]:
+def _next_round(task: Task, row: dict[int, np.ndarray], plan: _Plan) -> list[Task]:
     """The replications that a point needs yet, after its pilots or a round are in; none if it is done."""
     if task.kind == "pilot":
-        return _after_pilots(task, row, replications)
-    if precision is None or task.kind != "replication":
+        return _after_pilots(task, row, plan.first_round(task.scenario))
+    precision = plan.precision
+    if precision is None or task.kind != "replication" or not has_chance(task.scenario):
         return []
     values = [float(row[number][precision.metric]) for number in sorted(row)]
     if precision.enough(values):

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mcflow import schema
+from mcflow import policies, schema
 from mcflow.budget import Budget
 from mcflow.estimate import relaxation
 from mcflow.scenario import Scenario, results_hash
@@ -49,6 +49,16 @@ class Task:
     number: int
     scenario: Scenario
     points: int = 0
+
+
+def has_chance(scenario: Scenario) -> bool:
+    """Whether replications of a scenario differ at all: not those of a replay under rules without chance."""
+    fixed = scenario.replay is not None and scenario.arrivals is not None
+    if not fixed or scenario.arrivals.kind not in ("trace", "deterministic"):  # type: ignore[union-attr]
+        return True
+    guessed = scenario.params.uses is not None and scenario.predictions.kind in ("noise", "interval")
+    gated = scenario.gate is not None and scenario.gate.random
+    return guessed or gated or scenario.victims == "beta" or policies.get(scenario.policy).random(scenario.params)
 
 
 def theory_key(scenario: Scenario) -> str | None:

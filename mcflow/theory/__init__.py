@@ -64,7 +64,7 @@ def theory_report(
         "mean_workload_prompt": float(prompt_part),
         "mean_workload_output": float(growth_part),
         "mean_prompt": law.mean_prompt,
-        "mean_output": law.mean_output,
+        "mean_output": float(law.mean_output),
         "max_prompt": law.max_prompt,
         "max_output": law.max_output,
         "capacity": room,

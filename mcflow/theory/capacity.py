@@ -44,6 +44,16 @@ def workload_parts(law: LengthLaw) -> tuple[Fraction, Fraction]:
     return law.mean_workload - growth, growth
 
 
+def sustained_rate(law: LengthLaw, capacity: int, accounting: str = "paper") -> Fraction | None:
+    """M over the token-slots that a request holds by an accounting: no policy is stable at more requests a slot.
+
+    The engines' accounting holds a token less in each of a request's slots; blocks, chunked prefill and
+    evictions only add. None where requests hold nothing.
+    """
+    held = law.mean_workload - (law.mean_output if accounting == "engine" else 0)
+    return checked_capacity(capacity) / held if held else None
+
+
 def critical_rate(law: LengthLaw, capacity: int) -> Fraction:
     """``lambda* = M / E[w]`` in requests per slot: above it no policy is stable (Prop. 3.5)."""
     return checked_capacity(capacity) / law.mean_workload

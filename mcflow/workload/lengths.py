@@ -128,10 +128,11 @@ class LengthLaw:
             total += count * (Fraction(l0 + l1, 2) * mean_output + (mean_square + mean_output) / 2)
         return total / int(self.weight.sum())
 
-    @property
-    def mean_output(self) -> float:
-        """E[o] in tokens."""
-        return float((self.probability * (self.output_min + self.output_max)).sum() / 2)
+    @cached_property
+    def mean_output(self) -> Fraction:
+        """E[o] in tokens, exactly."""
+        twice = zip(self.output_min.tolist(), self.output_max.tolist(), self.weight.tolist(), strict=True)
+        return Fraction(sum((least + most) * count for least, most, count in twice), 2 * int(self.weight.sum()))
 
     @property
     def mean_prompt(self) -> float:

@@ -210,7 +210,7 @@ def fit(trace: Trace) -> Fit:
     bins = FIRST_BINS
     while True:
         law = _histogram(trace, bins)
-        found = (law.mean_prompt, law.mean_output, float(law.mean_workload))
+        found = (law.mean_prompt, float(law.mean_output), float(law.mean_workload))
         off = max(abs(a / b - 1) for a, b in zip(found, means, strict=True))
         if off <= TOLERANCE or law.points:
             return Fit(law, float(rows_work), float(law.mean_workload))

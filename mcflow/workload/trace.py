@@ -39,6 +39,9 @@ MOST = 2**53
 #: A clock that starts this late (slots or seconds, three years) does not start with its trace.
 EPOCH = 10**8
 
+#: A first arrival after so many mean gaps is told: most clocks start with their trace.
+QUIET = 10
+
 #: JSON records parsed at a time: memory follows the columns and not the file, and so few objects
 #: live at once that Python's garbage collector is not set off (which halves the time).
 CHUNK = 128
@@ -132,9 +135,19 @@ class Trace:
         """Requests per slot, one over the mean gap; None where no time passes."""
         return (len(self) - 1) / self.span if self.span else None
 
+    def scaled(self, rate: float) -> str:
+        """Notice that the times are scaled to another rate."""
+        per = "slot" if self.unit == "slot" else "s"
+        return f"arrival times scaled to a mean rate of {rate:g} requests/{per}, from {self.rate:.4g}"
+
 
 def read_trace(
-    path: str | Path, time_unit: str | None = None, *, start: float | None = None, rows: int | None = None
+    path: str | Path,
+    time_unit: str | None = None,
+    *,
+    start: float | None = None,
+    rows: int | None = None,
+    timed: bool = False,
 ) -> Trace:
     """Read a trace: CSV or JSON Lines, gzipped or not, in any of `FORMATS`.
 
@@ -148,6 +161,8 @@ def read_trace(
         have been re-based already); the first arrival that is left is then time 0.
     rows : int, optional
         Take so many requests, the first ones after all dropping and sorting.
+    timed : bool
+        Whether the requests go where time is in seconds: plain CSV then is too, and slots are no unit.
 
     Raises
     ------
@@ -162,6 +177,8 @@ def read_trace(
         raise InputError(f"rows must be a whole number >= 1, got {rows}", where=where)
     if time_unit is not None and time_unit not in UNITS:
         raise InputError(f"unknown time unit {time_unit!r}; accepted: {', '.join(UNITS)}", where=where)
+    if timed and time_unit == "slot":
+        raise InputError("slot is no unit where iterations take real time; give s, ms, us or ns", where=where)
     text = _text(path)
     fmt, names, columns = (_json if text[0] in "{[" else _csv)(text, where)
     folded = [_fold(name) for name in names]
@@ -189,7 +206,8 @@ def read_trace(
     if fmt.words:
         notices.append(f"format {fmt.name}: lengths are numbers of words, not of tokens")
 
-    unit = None if stamps is None else "s" if dated else time_unit or fmt.unit
+    usual = "s" if timed and fmt.unit == "slot" else fmt.unit
+    unit = None if stamps is None else "s" if dated else time_unit or usual
     if time_unit and unit != time_unit:
         notices.append(f"time unit {time_unit} not used: {'times are dates' if dated else 'no times'}")
     arrived = None
@@ -207,7 +225,8 @@ def read_trace(
     trace = Trace(arrived, prompt[row], output[row], row, unit, fmt.name, dropped, notices, where)
     trace = _cut(trace, start, rows)
     if arrived is not None:
-        trace.notices[:0] = _clock(trace, time_unit, dated)
+        trace.notices[:0] = _clock(trace, time_unit, dated, timed)
+        trace.notices.extend(_quiet_start(trace))
     return trace
 
 
@@ -225,11 +244,10 @@ def _cut(trace: Trace, start: float | None, rows: int | None) -> Trace:
             )
         if first:
             dropped["before start"] = first
-            notices.append(
-                f"{first} requests before {start:.15g} left out; the clock is re-based: the first arrival, "
-                f"{arrived[first]:.15g}, is now 0"
-            )
-        arrived = arrived - arrived[first] if first else arrived
+            notices.append(f"{first} requests before {start:.15g} left out")
+        if arrived[first]:
+            notices.append(f"clock re-based: the first arrival, {arrived[first]:.15g}, is now 0")
+            arrived = arrived - arrived[first]
     left = len(trace) - first
     if rows is not None and rows > left:
         why = "".join(f", {reason}: {count} left out" for reason, count in dropped.items())
@@ -383,6 +401,8 @@ def _counts(cells: list[Any], column: str, where: str) -> np.ndarray:
     for whole in (int, _without_point) if kinds == {str} else (int,) if kinds == {int} else ():
         with suppress(ValueError):
             values = list(map(whole, cells))
+            if kinds == {str} and not _decimals("".join(cells)):
+                break
             if min(values) >= 0 and max(values) <= MOST:
                 return np.array(values, dtype=np.int64)
             break
@@ -396,6 +416,11 @@ def _counts(cells: list[Any], column: str, where: str) -> np.ndarray:
     return counts
 
 
+def _decimals(text: str) -> bool:
+    """Whether a text is free of what Python takes for numbers beyond decimals: 1_000, digits of other scripts."""
+    return text.isascii() and "_" not in text
+
+
 def _without_point(cell: str) -> int:
     """The whole number in a cell such as 512.0."""
     return int(cell[:-2] if cell.endswith(".0") and cell[-3:-2].isdigit() else cell)
@@ -407,12 +432,13 @@ def _stamps(cells: list[Any], fmt: Format, where: str) -> tuple[np.ndarray | Non
     None when every cell is empty: a source without times.
     """
     kinds = set(map(type, cells))
-    if kinds in ({int}, {str}):
+    plain = kinds <= {int, float, str} and _decimals("".join(cell for cell in cells if type(cell) is str))
+    if plain and kinds in ({int}, {str}):
         with suppress(ValueError, OverflowError):
             exact = np.array(list(map(int, cells)), dtype=np.int64)
             if max(-int(exact.min()), int(exact.max())) < 2**62:  # so that differences cannot wrap
                 return exact, False
-    if kinds <= {int, float, str}:
+    if plain:
         with suppress(ValueError, OverflowError):
             numbers = np.array(list(map(float, cells)))
             if np.isfinite(numbers).all():
@@ -449,7 +475,7 @@ def _decimal(cell: Any) -> Decimal | None:
     if type(cell) not in (int, float, str):  # True is no number here
         return None
     try:
-        value = Decimal(str(cell).strip())
+        value = Decimal(str(cell).strip()) if _decimals(str(cell)) else Decimal("nan")
     except (InvalidOperation, ValueError):
         return None
     return value if value.is_finite() else None
@@ -485,16 +511,25 @@ def _differences(stamps: np.ndarray, cells: list[Any], origin: int) -> np.ndarra
     return np.array([float(value - written[origin]) for value in written])
 
 
-def _clock(trace: Trace, asked: str | None, dated: bool) -> list[str]:
+def _clock(trace: Trace, asked: str | None, dated: bool, timed: bool) -> list[str]:
     """The unit taken and the rate that follows from it."""
     why = f"format {trace.format}" if trace.unit != asked else "as asked"
     if trace.format == "plain" and not asked:
         why = "plain CSV; give a time unit, s, ms, us or ns, if it is another"
     plural, per = ("slots", "slot") if trace.unit == "slot" else ("s", "s")
     taken = "times are dates" if dated else f"times taken in {plural if per == 'slot' else trace.unit}"
-    notices = [f"{taken} ({why}){'' if per == 'slot' else '; 1 slot = 1 s'}"]
+    notices = [f"{taken} ({why}){'' if per == 'slot' or timed else '; 1 slot = 1 s'}"]
     if trace.rate:
         over = f"{len(trace)} requests over {trace.span:.6g} {plural}"
         return [*notices, f"{over}: rate {trace.rate:.4g} per {per}"]
     same = f"all {len(trace)} requests arrive at the same time" if len(trace) > 1 else "there is one request"
     return [*notices, f"rate undefined: {same}"]
+
+
+def _quiet_start(trace: Trace) -> list[str]:
+    """Say that nothing comes for long (`QUIET` mean gaps) after time 0."""
+    assert trace.arrived is not None
+    first, unit = float(trace.arrived[0]), "slots" if trace.unit == "slot" else "s"
+    if not trace.rate or first * trace.rate <= QUIET:
+        return []
+    return [f"nothing arrives in the first {first:.6g} {unit}; with start {first:.15g} they are left out"]
