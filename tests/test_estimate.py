@@ -32,10 +32,15 @@ def dataset(**values: Any) -> xr.Dataset:
         "backlog_slope": 0.0, "waiting_mean": 1.0, "waiting_late": 1.0, "overflow_slots": 5, "measured_slots": 1000,
         "slots": 1000, "verdict": VERDICTS.index("horizon"), "overflow_probability": 0.005,
     }  # fmt: skip
-    rate = values.pop("arrival_rate", 1.0)
+    rate, supply = values.pop("arrival_rate", 1.0), values.pop("supply", "arrivals")
+    drain = values.pop("drain", 0)
     data = {name: (("policy", "replication"), np.broadcast_to(v, (1, count))) for name, v in (usual | values).items()}
-    data |= {"arrival_rate": (("policy",), [rate]), "longest_output": (("policy",), [10])}
-    return xr.Dataset(data, {"policy": ["p"]}, {"drain": 0})
+    data |= {
+        "arrival_rate": (("policy",), [rate]),
+        "longest_output": (("policy",), [10]),
+        "supply": (("policy",), [supply]),
+    }
+    return xr.Dataset(data, {"policy": ["p"]}, {"drain": drain})
 
 
 def test_half_width_is_student_t() -> None:
@@ -73,7 +78,9 @@ def test_few_events_get_the_interval_of_clusters() -> None:
         ({"backlog_slope": [0.1, 0.11, 0.09, 0.1], "waiting_late": 1.1}, "undecided"),
         ({"backlog_slope": [0.1, -0.3, 0.4, 0.1]}, "undecided"),
         ({"backlog_slope": [0.1]}, "undecided"),
-        ({"backlog_slope": [0.0, 0.0], "arrival_rate": np.nan}, "saturated"),
+        ({"backlog_slope": [0.0, 0.0], "arrival_rate": np.nan, "supply": "endless"}, "saturated"),
+        ({"backlog_slope": [0.0, 0.0], "arrival_rate": np.nan, "supply": "endless", "drain": 1}, "saturated"),
+        ({"backlog_slope": [0.0, 0.0], "arrival_rate": np.nan, "drain": 1}, "drained"),
         ({"backlog_slope": [0.0, 0.0], "verdict": [2, 3]}, "livelock"),
         ({"backlog_slope": [0.0, 0.0], "verdict": [4, 2]}, "blocked"),
         ({"backlog_slope": [np.nan, np.nan], "slots": -1}, ""),
